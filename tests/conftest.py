@@ -24,7 +24,13 @@ from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
 from tests.support import cpus, warm
 from tests.support.browser import Browser
-from tests.support.helpers import EXAMPLES, in_memory, parsed_once, share, tokenizer_lent
+from tests.support.helpers import (
+    EXAMPLES,
+    in_memory,
+    lending_tokenizer,
+    parse_yaml_once,
+    sample_cases,
+)
 
 cpus.pretend(os.environ)  # nothing above imports torch, which reads the variables
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -100,8 +106,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True)
 def read_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What ships and is the same for all tests is read once in a process."""
-    monkeypatch.setattr("ngtcli.system.yaml_file.parse_yaml", parsed_once)
-    with tokenizer_lent():
+    monkeypatch.setattr("ngtcli.system.yaml_file.parse_yaml", parse_yaml_once)
+    with lending_tokenizer():
         yield
 
 
@@ -120,13 +126,15 @@ def own_home(
     if "torch" in sys.modules:  # files of tests without it are not to wait for it
         from tests.support import loaded_once
 
-        monkeypatch.setattr("ngtcli.drafting.background.loaded.make_shipped", loaded_once.made_once)
-        monkeypatch.setattr("ngtcli.engine.memory.calibrate", loaded_once.measured_once)
-        monkeypatch.setattr("ngtcli.decoding.grammar.matcher._words", loaded_once.words_once)
-        monkeypatch.setattr("ngtcli.prompts.chat._try", loaded_once.template_tried)
+        monkeypatch.setattr(
+            "ngtcli.drafting.background.loaded.make_shipped", loaded_once.shipped_background
+        )
+        monkeypatch.setattr("ngtcli.engine.memory.calibrate", loaded_once.measured_costs)
+        monkeypatch.setattr("ngtcli.decoding.grammar.matcher._words", loaded_once.words_of)
+        monkeypatch.setattr("ngtcli.prompts.chat._try", loaded_once.try_template_once)
         if not request.node.get_closest_marker("loads"):
-            monkeypatch.setattr("ngtcli.decoding.load.read", loaded_once.lent)
-        with loaded_once.lent_once():
+            monkeypatch.setattr("ngtcli.decoding.load.read", loaded_once.lend_model)
+        with loaded_once.lending():
             yield tmp_path / "ngt-home"
     else:
         yield tmp_path / "ngt-home"
@@ -209,7 +217,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in [] if named else items:
         if item.get_closest_marker("search") or item.get_closest_marker("numeric"):
             searches[item.path, item.originalname].append(item)  # type: ignore[attr-defined]
-    left = {one for cases in searches.values() for one in {*cases} - {*share(cases)}}
+    left = {one for cases in searches.values() for one in {*cases} - {*sample_cases(cases)}}
     config.hook.pytest_deselected(items=[*left])
     items[:] = [item for item in items if item not in left]
     for test in {item.obj for item in items if item.get_closest_marker("hypothesis")}:  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.support.helpers import run_and_look
+from tests.support.helpers import assert_not_loaded
 
 PACKAGE = Path(__file__).parents[1] / "ngtcli"
 # From the bottom up: a file imports only from its own package and from those before it.
@@ -155,7 +155,7 @@ LIGHT = [
 def test_light_commands_load_neither_torch_nor_transformers() -> None:
     """One after the other in one process: the first that loads one of them is named."""
     heavy = {"torch", "transformers", "tokenizers", "numpy", "numba"}
-    run_and_look([command.split() for command in LIGHT], heavy)
+    assert_not_loaded([command.split() for command in LIGHT], heavy)
 
 
 def test_what_a_client_imports_is_light() -> None:

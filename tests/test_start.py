@@ -18,7 +18,7 @@ from ngtcli.models.pretrained import (
     load_tokenizer,
     tokenizer_class,
 )
-from tests.support.helpers import HARBOUR, NGT, run_and_look
+from tests.support.helpers import HARBOUR, NGT, assert_not_loaded
 
 EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"
 TEXTS = [
@@ -150,7 +150,7 @@ def test_without_a_model_to_run_torch_is_not_loaded() -> None:
         ["trie", "list"],
         ["env"],
     ]
-    run_and_look(commands, {"torch", "numba"})
+    assert_not_loaded(commands, {"torch", "numba"})
 
 
 def test_a_command_line_is_read_without_pydantic() -> None:
@@ -160,12 +160,12 @@ def test_a_command_line_is_read_without_pydantic() -> None:
         ["extract", HARBOUR, "--schema", "name", "--dry-run", "--doubt", "0.5"],
         ["presets", "show", "ask"],
     ]
-    run_and_look(commands, {"pydantic"})
+    assert_not_loaded(commands, {"pydantic"})
 
 
 def test_an_answer_loads_no_part_of_scipy_that_it_does_not_use() -> None:
     command = ["summarize", HARBOUR, "--max-tokens", "8", "--no-serve"]
-    run_and_look([command], {"scipy.linalg", "scipy.optimize"})
+    assert_not_loaded([command], {"scipy.linalg", "scipy.optimize"})
 
 
 LISTS = """

@@ -32,7 +32,7 @@ from ngtcli.bench.tune import State
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tiny_models import make_target
 
 # --- turns ---
@@ -123,7 +123,7 @@ def test_a_drafter_is_dropped_after_the_last_prompt_of_a_round() -> None:
 
 def raced_by(source: Written, rounds: int = 1, said: list[str] | None = None) -> Race:
     options = BenchOptions(methods=["none", "trie"], num_drafts=[8], rounds=rounds)
-    reported = Reported()
+    reported = RecordingReporter()
     if said is not None:
         reported.statuses = said
     return reported.of(lambda: raced(source, options, Settings(), "12"))

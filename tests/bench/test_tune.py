@@ -36,7 +36,7 @@ from ngtcli.prompts.preset import load_preset, preset_files
 from ngtcli.render.results import forms_of
 from ngtcli.system import progress
 from tests.support.helpers import HARBOUR, ngt
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 # --- the grammar ---
 
@@ -278,7 +278,7 @@ def measured(path: Path, stop: int = 10**9) -> tuple[Any, list[str], list[int]]:
             return answer
 
     with closing(state):
-        reported = Reported()
+        reported = RecordingReporter()
         reported.of(lambda: tuning.measure(Made(), GRID, 2, state))
     return tuning.report(ABOUT, GRID, 2, state), reported.statuses, answers
 
@@ -361,7 +361,7 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     items = preset_items(
         [Document("a.txt", "The tide came in at noon. The slate came by rail.")], preset
     )
-    reported = Reported()
+    reported = RecordingReporter()
     source = Live(items, preset, sweeps=True)
     about = reported.of(lambda: source.about(settings))
     loading = len(reported.statuses)

@@ -29,7 +29,7 @@ from ngtcli.system import sandbox
 from tests.support.helpers import (
     HARBOUR,
     NGT,
-    changed,
+    copy_builtin_model,
     in_terminal,
     ngt,
     wait_until_loading,
@@ -168,7 +168,10 @@ def test_names_and_questions_need_not_be_utf_8(tmp_path: Path) -> None:
 
 
 def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
-    text, model = tmp_path / "long.txt", changed(tmp_path / "model", max_position_embeddings=560)
+    text, model = (
+        tmp_path / "long.txt",
+        copy_builtin_model(tmp_path / "model", max_position_embeddings=560),
+    )
     text.write_text("the " * 514)
     asked = (
         "summarize",

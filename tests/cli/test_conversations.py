@@ -30,7 +30,7 @@ from ngtcli.prompts.preset import load_preset
 from ngtcli.prompts.reports import Selection
 from ngtcli.server.answerer import Answerer
 from tests.support.helpers import HARBOUR, ngt, read_terminal
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.warm import Warm
 
 PATIENCE_S = 60
@@ -110,7 +110,7 @@ def test_a_line_that_is_too_long_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_is_not_utf_8_is_told_once() -> None:
-    reported = Reported()
+    reported = RecordingReporter()
     stream = io.BytesIO(b"caf\xe9?\nd\xe9j\xe0\ncaf\xc3\xa9\n")
     lines = reported.of(lambda: list(piped(stream, 1)))
     told = reported.warnings

@@ -14,7 +14,7 @@ from ngtcli.documents.passages import Cutting, passages
 from ngtcli.models.checkpoint import tokenizer_key
 from ngtcli.models.pretrained import load_tokenizer
 from tests import document_files as made
-from tests.support.helpers import changed, fill, ngt
+from tests.support.helpers import copy_builtin_model, ngt, write_files
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(catalog, "_RACE_NS", 0)
     names = "columns.pdf orchard.docx bus.html book.epub people.csv scan.pdf locked.pdf letter.eml"
     files = {name: made.FILES[name]() for name in names.split()}
-    path = fill(
+    path = write_files(
         tmp_path / "docs",
         notes_txt="Plain notes.",
         empty_txt="",
@@ -150,7 +150,7 @@ def test_a_password_is_never_shown(folder: Path) -> None:
 def test_counted_tokens_are_those_of_all_files_that_make_a_tokenizer(
     tmp_path: Path, name: str
 ) -> None:
-    changed(tmp_path / "model")
+    copy_builtin_model(tmp_path / "model")
     without = tokenizer_key(str(tmp_path / "model"))
     keys = [without]
     for content in (b"one", b"two"):

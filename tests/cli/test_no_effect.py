@@ -12,7 +12,7 @@ from ngtcli.cli.checks import COLORED, TABLE, NoEffect, Situation, warn_of_no_ef
 from ngtcli.cli.command import command
 from ngtcli.config import SETTINGS, Setting
 from tests.support.helpers import HARBOUR, ngt
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 # A command line for each situation, which ends at a file or a model that is not there.
 LINES = {
@@ -108,7 +108,7 @@ def test_flags_that_are_not_given_get_no_warning(
 
 
 def test_a_flag_in_two_rows_is_named_once() -> None:
-    reported = Reported()
+    reported = RecordingReporter()
     situations = [Situation.JSON, Situation.SCHEMA]
     values = {"--cite": True, "--show-thinking": False}
     reported.of(lambda: warn_of_no_effect(situations, values))

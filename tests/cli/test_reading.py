@@ -15,7 +15,7 @@ from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError
 from ngtcli.system.json_form import to_json
-from tests.support.helpers import fill
+from tests.support.helpers import write_files
 
 MANY = Loaded(
     (),
@@ -60,7 +60,7 @@ def test_json_names_each_skipped_file_once() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "home"))
     text = "The harbour opened in 1932. It is deep."
-    return str(fill(tmp_path / "notes", a_txt=text, b_txt="", c_gif="%GIF"))
+    return str(write_files(tmp_path / "notes", a_txt=text, b_txt="", c_gif="%GIF"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ngtcli.cli.app import COMMANDS, load
 from ngtcli.cli.schema import build, exit_codes
 from ngtcli.errors import UsageError
 from ngtcli.system.json_form import schema_of
-from tests.support.helpers import HARBOUR, ROOT_FOLDER, changed, ngt
+from tests.support.helpers import HARBOUR, ROOT_FOLDER, copy_builtin_model, ngt
 
 TINY = {
     "architectures": ["LlamaForCausalLM"],
@@ -77,7 +77,7 @@ def test_answers_are_as_described() -> None:
 
 def test_truncated_answers_and_dry_runs_are_as_described(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("The tide came in at noon that day. " * 90)
-    model = changed(tmp_path / "model", max_position_embeddings=560)
+    model = copy_builtin_model(tmp_path / "model", max_position_embeddings=560)
     long = ("summarize", str(tmp_path / "long.txt"), "-m", model, "--json")
     cut = printed(*long, "--overflow", "truncate", "--max-tokens", "2", "--method", "none")
     assert cut["truncated"]

@@ -23,8 +23,8 @@ from ngtcli.decoding.grammar.process import Trials
 from ngtcli.decoding.grammar.quotations import MOST_PIECES, pieces
 from ngtcli.errors import UsageError
 from ngtcli.models.checkpoint import BUILTIN_PATH
-from tests.support.helpers import examples, share
-from tests.support.recording_reporter import Reported
+from tests.support.helpers import examples, sample_cases
+from tests.support.recording_reporter import RecordingReporter
 
 Schema = dict[str, Any]
 
@@ -487,7 +487,7 @@ def test_days_are_those_of_the_calendar() -> None:
     tried = [
         f"{y}-{m:02}-{d:02}" for y in (1900, 2000, 2023, 2024) for m in range(14) for d in range(33)
     ]
-    wrong = [t for t in share(tried) if takes(grammar, f'{{"day": "{t}"}}') != (t in real)]
+    wrong = [t for t in sample_cases(tried) if takes(grammar, f'{{"day": "{t}"}}') != (t in real)]
     assert not wrong
 
 
@@ -647,7 +647,7 @@ def test_quotations_are_stretches_of_the_documents_word_for_word() -> None:
             assert quote in allowed, quote
             quoted += 1
     assert quoted >= 1.5 * count
-    for quote in share(sorted(allowed)[::7]):
+    for quote in sample_cases(sorted(allowed)[::7]):
         assert takes(
             grammar, json.dumps({"n": 1, "proof": quote, "more": None}, ensure_ascii=False)
         )
@@ -665,7 +665,7 @@ def test_an_answer_of_quotations_has_nothing_else() -> None:
 
 
 def test_of_a_book_a_part_is_quoted_and_that_is_said() -> None:
-    reported = Reported()
+    reported = RecordingReporter()
     texts = ["word " * MOST_PIECES, "the end"]
     grammar = reported.of(lambda: grammar_of(form("q quote"), texts))
     assert takes(grammar, '{"q": "word word"}') and not takes(grammar, '{"q": "the end"}')

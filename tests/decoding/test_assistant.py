@@ -16,7 +16,7 @@ from ngtcli.drafting.drafter import DraftSettings, Room
 from ngtcli.drafting.log import TokenLog
 from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import VOCABULARY
-from tests.support.recording_reporter import CallsOf, Reported
+from tests.support.recording_reporter import CallsOf, RecordingReporter
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
 
 PENALIZED = Settings.of(temperature=0.9, presence_penalty=0.7, repetition_penalty=1.2)
@@ -117,7 +117,7 @@ def starved(monkeypatch: pytest.MonkeyPatch, too_large: Callable[[int], bool]) -
 def test_a_draft_model_reads_a_long_prompt_in_chunks_that_fit_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reported = Reported()
+    reported = RecordingReporter()
     model = starved(monkeypatch, lambda rows: rows > 64)
     assistant = reported.of(lambda: AssistantModel(model, GREEDY))
     prompt = random.Random(5).choices(range(4, VOCABULARY), k=100)
@@ -133,7 +133,7 @@ def test_a_draft_model_reads_a_long_prompt_in_chunks_that_fit_in_memory(
 def test_an_answer_goes_on_without_a_draft_model_that_runs_out_of_memory(
     first_call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, reported = 0, Reported()
+    calls, reported = 0, RecordingReporter()
 
     def too_large(rows: int) -> bool:
         nonlocal calls
@@ -152,7 +152,7 @@ def test_an_answer_goes_on_without_a_draft_model_that_runs_out_of_memory(
 def test_an_answer_goes_on_without_a_draft_model_that_has_no_room_for_the_prompt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, reported = make_target("llama"), Reported()
+    model, reported = make_target("llama"), RecordingReporter()
 
     def start(*_: Any, **__: Any) -> None:
         raise OUT_OF_MEMORY

@@ -29,8 +29,8 @@ from ngtcli.errors import ContextOverflowError, InputError, UsageError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
 from ngtcli.system.reporting import Reporter
-from tests.support.ready_prompts import GivenPrompts, NumberedPrompt, answers
-from tests.support.recording_reporter import Reported
+from tests.support.ready_prompts import NumberedPrompt, ReadyPrompts, answer_prompts
+from tests.support.recording_reporter import RecordingReporter
 
 TEXTS = [
     "The harbour was built in",
@@ -69,7 +69,7 @@ def answered(
 ) -> Generator[Outcome]:
     """The answers to prompts, up to `size` together, with these settings if there are any."""
     settings = {10 + i: own for i, own in enumerate(of_each)}
-    return answers(GivenPrompts(session, size=size, many=True), prompts, settings)
+    return answer_prompts(ReadyPrompts(session, size=size, many=True), prompts, settings)
 
 
 def whole(found: Outcome) -> Ended:
@@ -210,7 +210,7 @@ def test_exact_answers_are_refused_together() -> None:
 def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reported = Reported()
+    reported = RecordingReporter()
     said = reported.warnings
     session = session_with(reported)
     no_batches = Support.no("its layers keep a state")
@@ -223,7 +223,7 @@ def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
 def test_what_is_otherwise_for_texts_given_together_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reported = Reported()
+    reported = RecordingReporter()
     said = reported.warnings
     monkeypatch.setattr(local_engine, "rounds", lambda model: True)  # as in half precision
     for size, exact in ((1, "auto"), (2, "off"), (2, "auto")):
@@ -238,7 +238,7 @@ def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
     class Held:
         pass
 
-    step, held, reported = step_module.run_step, list["weakref.ref[Held]"](), Reported()
+    step, held, reported = step_module.run_step, list["weakref.ref[Held]"](), RecordingReporter()
     said = reported.warnings
 
     def failing(model: TargetModel, sequences: Any, *more: Any) -> bool:
@@ -282,8 +282,8 @@ def test_answers_are_right_after_a_batched_pass_failed_when_one_text_had_ended(
     each = [session.settings.replace(max_tokens=2 if i == 0 else 30) for i in range(4)]
 
     def all_answers(size: int) -> dict[Any, list[int]]:
-        prompts = GivenPrompts(session, size=size, many=True)
-        return {a.key: ids_of(a) for a in answers(prompts, asked, dict(enumerate(each)))}
+        prompts = ReadyPrompts(session, size=size, many=True)
+        return {a.key: ids_of(a) for a in answer_prompts(prompts, asked, dict(enumerate(each)))}
 
     alone = all_answers(1)
     score, keep, shared = TargetModel.score, prefixes.Prefixes.keep, list[int]()

@@ -28,13 +28,13 @@ from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from tests.support.batches import (
-    each_by_itself,
-    joint,
+    auto_drafts,
+    cached_target,
+    decode_batch,
     outputs,
-    own,
+    separate_drafters,
+    separate_drafts,
     sequence_of,
-    target,
-    together,
 )
 from tests.support.runs import Run
 from tests.support.tiny_models import (
@@ -77,19 +77,19 @@ def rising(i: int) -> Limits:
 def test_each_text_has_the_tokens_of_its_run_alone(
     family: str, seed: int, size: int, sampling: Settings
 ) -> None:
-    model, texts = target(family), prompts(5, seed=seed)
+    model, texts = cached_target(family), prompts(5, seed=seed)
     alone = [
         plain(model, text, sampling, max_tokens=rising(i).max_tokens)
         for i, text in enumerate(texts)
     ]
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
     for drafts in (
-        own(),
-        each_by_itself(lambda: Scripted(guess), 16),
-        each_by_itself(lambda: Scripted(drafts_of(right)), 16),
-        joint(Pool(1000)),
+        separate_drafts(),
+        separate_drafters(lambda: Scripted(guess), 16),
+        separate_drafters(lambda: Scripted(drafts_of(right)), 16),
+        auto_drafts(Pool(1000)),
     ):
-        found = together(model, texts, drafts, size, sampling, rising)
+        found = decode_batch(model, texts, drafts, size, sampling, rising)
         assert outputs(found) == alone
         assert [m.finish_reason for m in found] == [
             "stop" if output[-1] == 3 else "length" for output in alone
@@ -97,10 +97,10 @@ def test_each_text_has_the_tokens_of_its_run_alone(
 
 
 def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
-    model, texts = target("qwen3"), prompts(5, seed=3)
+    model, texts = cached_target("qwen3"), prompts(5, seed=3)
     alone = [plain(model, text, max_tokens=20) for text in texts]
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
-    found = together(model, texts, each_by_itself(lambda: Scripted(drafts_of(right)), 24), 3)
+    found = decode_batch(model, texts, separate_drafters(lambda: Scripted(drafts_of(right)), 24), 3)
     assert outputs(found) == alone
     for member, output in zip(found, alone, strict=True):
         statistics = member.statistics
@@ -116,20 +116,20 @@ def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
 )
 def test_other_methods_draft_for_each_text_and_share_the_nodes(method: str, most: int) -> None:
     """The window of lookahead is deeper than a share of the nodes: it learns from whole ones."""
-    model, texts = target("llama"), [[*text, *text[:9]] for text in prompts(6, seed=5)]
-    found = together(model, texts, own(method, most), 3)
+    model, texts = cached_target("llama"), [[*text, *text[:9]] for text in prompts(6, seed=5)]
+    found = decode_batch(model, texts, separate_drafts(method, most), 3)
     assert outputs(found) == [plain(model, text, max_tokens=20) for text in texts]
     assert all(step.nodes <= most for m in found for step in m.steps)
     assert sum(m.statistics.drafted_tokens for m in found) > 0
 
 
 def test_penalties_stop_strings_and_a_full_context_are_as_alone() -> None:
-    model = target("llama")
+    model = cached_target("llama")
     long = [[1, *range(30, 60)] * 6][0][: model.context - 9]
     texts = [long, *prompts(4, seed=9), long[5:]]
     sampling = Settings.of(temperature=0.7, seed=3, repetition_penalty=1.2, frequency_penalty=0.3)
     limits = Limits(max_tokens=30, stop=("E", "!!"), num_draft=8)
-    found = together(model, texts, joint(), 3, sampling, lambda i: limits)
+    found = decode_batch(model, texts, auto_drafts(), 3, sampling, lambda i: limits)
     for member, ids in zip(found, texts, strict=True):
         run = Run(model, make_drafter("none"), Context(ids), sampling, limits)
         last = [*run][-1]
@@ -148,7 +148,7 @@ def test_rows_that_attend_together_see_what_they_see_one_by_one(
         for choice in (True, False):
             model = make_target(family)
             monkeypatch.setattr(BatchKeys, "_costs_less_at_once", lambda self, query, c=choice: c)
-            found.append(outputs(together(model, texts, own(), 4)))
+            found.append(outputs(decode_batch(model, texts, separate_drafts(), 4)))
         assert found[0] == found[1] == [plain(model, text, max_tokens=20) for text in texts]
 
 
@@ -158,7 +158,7 @@ def test_a_text_whose_scores_are_no_numbers_fails_alone() -> None:
     bad = next(i for i in range(97) if not any(i in ids for ids in [*texts, *alone]))
     texts[1] = [bad, *texts[1]]
     model.hf.get_input_embeddings().weight.data[bad] = float("nan")
-    found = together(model, texts, own(), 3)
+    found = decode_batch(model, texts, separate_drafts(), 3)
     assert "not numbers" in str(found[1].error)
     assert [m.token_ids for i, m in enumerate(found) if i != 1] == [
         output for i, output in enumerate(alone) if i != 1
@@ -188,10 +188,13 @@ class Memory:
 def test_where_memory_ends_drafts_shrink_then_fewer_run_and_none_is_lost(
     monkeypatch: pytest.MonkeyPatch, rows: int, texts: int
 ) -> None:
-    model, ids = target("qwen3"), prompts(5, seed=6)
+    model, ids = cached_target("qwen3"), prompts(5, seed=6)
     alone = [plain(model, text, max_tokens=20) for text in ids]
     memory = Memory(monkeypatch, rows, texts)
-    assert outputs(together(model, ids, each_by_itself(lambda: Scripted(guess), 16), 5)) == alone
+    assert (
+        outputs(decode_batch(model, ids, separate_drafters(lambda: Scripted(guess), 16), 5))
+        == alone
+    )
     assert memory.refused
 
 
@@ -218,7 +221,7 @@ def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch
         return fits_alone
 
     monkeypatch.setattr(Scheduler, "admit", admit)
-    assert outputs(together(model, ids, own(), 5)) == alone
+    assert outputs(decode_batch(model, ids, separate_drafts(), 5)) == alone
     assert [running for running, longest in seen if longest > 256] == [1]
     assert seen[0] == (1, len(ids[0])) and max(running for running, _ in seen[:2]) == 2
     assert max(running for running, _ in seen[3:]) == 3  # as before, when the long one has gone
@@ -231,7 +234,7 @@ def test_free_memory_is_looked_up_as_texts_come_and_go_and_not_in_each_step(
     model, looked = make_target("llama"), list[str]()
     model.end_ids = frozenset()
     monkeypatch.setattr(scheduler, "free_memory", lambda device: looked.append(device) or 10**10)
-    batch, steps = Decoder(model, own(), 4), 0
+    batch, steps = Decoder(model, separate_drafts(), 4), 0
     for ids in prompts(2, seed=8):
         batch.add(sequence_of(model, ids, Limits(60)))
     while not batch.is_done:
@@ -249,7 +252,10 @@ def test_regions_grow_while_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [[5, 6, 7, 8, 9] * 45, [1, 2, 3], [7, 8] * 118]
     alone = [plain(model, text, max_tokens=60) for text in ids]
     limits = Limits(max_tokens=60)
-    assert outputs(together(model, ids, own(most=4), 3, limits=lambda i: limits)) == alone
+    assert (
+        outputs(decode_batch(model, ids, separate_drafts(most=4), 3, limits=lambda i: limits))
+        == alone
+    )
     assert max(len(text) + len(output) for text, output in zip(ids, alone, strict=True)) > 256
 
 
@@ -274,7 +280,7 @@ def test_a_text_alone_goes_on_beside_others_whose_prompts_begin_as_its_own(
     ended = decoder.add(every[0])
     for _ in range(first):
         ended += decoder.step()
-    decoder.regroup(own(), 3)
+    decoder.regroup(separate_drafts(), 3)
     for sequence in every[1:]:
         ended += decoder.add(sequence)
         assert model.reused.tokens == 32
@@ -293,7 +299,7 @@ def test_an_answer_that_others_join_is_pooled_once() -> None:
     decoder.add(sequence)
     for _ in range(2):
         decoder.step()
-    decoder.regroup(joint(pool), 2)
+    decoder.regroup(auto_drafts(pool), 2)
     while not decoder.is_done:
         decoder.step()
     assert [list(answer) for answer in pool.answers] == [sequence.token_ids]
@@ -319,7 +325,7 @@ def test_after_a_forward_pass_that_failed_each_sequence_goes_on_by_itself(
                 sequence_of(model, text, Limits(12 + 2 * i, 6), drafter=make_drafter("trie"))
                 for i, text in enumerate(ids)
             ]
-            decoder = Decoder(model, own("trie", 12), 4)
+            decoder = Decoder(model, separate_drafts("trie", 12), 4)
             for sequence in every:
                 decoder.add(sequence)
             real, calls = getattr(model, phase), list[int]()

@@ -30,7 +30,7 @@ from ngtcli.drafting.drafter import Outcome
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.tree import chain
 from ngtcli.system.reporting import reporting_to
-from tests.support.batches import each_by_itself, outputs, own, together
+from tests.support.batches import decode_batch, outputs, separate_drafters, separate_drafts
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.recording_reporter import CallsOf
 from tests.support.tiny_models import (
@@ -206,8 +206,8 @@ def test_captured_passes_of_several_texts_attend_to_their_windows_alone(
     texts = [ids[:length] for length in (5, 90, 200, 300)]
     truth = {tuple(text): generate(model.hf, text, 24) for text in texts}
     switched_on(model)
-    drafters = each_by_itself(lambda: Scripted(drafts_of(truth, wrong=1)), 24)
-    found = together(model, texts, drafters, 4, limits=lambda _: Limits(24, 24))
+    drafters = separate_drafters(lambda: Scripted(drafts_of(truth, wrong=1)), 24)
+    found = decode_batch(model, texts, drafters, 4, limits=lambda _: Limits(24, 24))
     assert outputs(found) == [truth[tuple(text)] for text in texts]
     assert model.passes.captured >= 1 and gathered
 
@@ -240,7 +240,7 @@ def test_a_text_that_is_left_alone_is_captured_again() -> None:
         model.drop_cache()
         most = [50 if i == longer else 5 for i in range(2)]
         limits = [Limits(max_tokens=n) for n in most]
-        found = together(model, ids, own(), 2, limits=limits.__getitem__)
+        found = decode_batch(model, ids, separate_drafts(), 2, limits=limits.__getitem__)
         assert outputs(found) == [text[:n] for text, n in zip(alone, most, strict=True)]
         assert model.passes.seconds > 0
         model.passes.seconds = 0.0

@@ -32,7 +32,7 @@ from ngtcli.drafting.registry import method_names
 from ngtcli.errors import ModelError
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, rounded, rows_in_place, run
 from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply
 
@@ -256,7 +256,7 @@ def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
     threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of one row in thirty shows with some weights and stays hidden with others."""
-    said = Reported()
+    said = RecordingReporter()
 
     def found(model: TargetModel, weights: str) -> bool:
         model.origin = Origin(weights)
@@ -282,7 +282,7 @@ def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
 
 def test_a_model_that_cannot_be_exact_is_refused_and_stays_as_it_is() -> None:
     """Refused by --exact, not by auto; what is asked of it later is computed as before."""
-    said = Reported()
+    said = RecordingReporter()
     hopeless = rounded(make_hf("qwen2"))
     Grouping(hopeless)
     attention, rows = hopeless.hf.config._attn_implementation, PassRows.fixed(32)

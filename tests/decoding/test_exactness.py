@@ -28,7 +28,7 @@ from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.drafting.tree import chain
 from ngtcli.models.tokenizer import Tokenizer
-from tests.support.helpers import FakeBackend, share
+from tests.support.helpers import FakeBackend, sample_cases
 from tests.support.rounding import SAMPLINGS, Guessing, rounded, run
 from tests.support.tiny_models import make_drafter, make_hf, pack_layers
 
@@ -279,7 +279,7 @@ KINDS = [
 
 @settings(max_examples=20, deadline=None)
 @given(
-    st.sampled_from(share(KINDS)),
+    st.sampled_from(sample_cases(KINDS)),
     st.integers(0, 2**32),
     st.integers(1, 60),
     st.sampled_from([3, 8, 20, 32]),

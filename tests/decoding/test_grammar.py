@@ -42,7 +42,7 @@ from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.tokenizer import Tokenizer
 from tests.decoding.test_batch_decoding import Memory
 from tests.support import families, thinking_models
-from tests.support.batches import joint, outputs, own, sequence_of, together
+from tests.support.batches import auto_drafts, decode_batch, outputs, separate_drafts, sequence_of
 from tests.support.helpers import FakeBackend, examples
 from tests.support.rounding import Guessing, RoundingModel, rows_in_place
 from tests.support.rounding import run as rounded_run
@@ -339,7 +339,9 @@ def test_answers_are_valid_and_those_of_the_naive_loop(
 
     grammars = [grammar_for(model, schema_grammar(schema)) for schema in schemas]
     limits = [Limits(TOKENS, grammar=grammar) for grammar in grammars]
-    batched = together(model, prompts, joint(Pool(1000)), size, sampling, limits.__getitem__)
+    batched = decode_batch(
+        model, prompts, auto_drafts(Pool(1000)), size, sampling, limits.__getitem__
+    )
     assert outputs(batched) == single_outputs
 
 
@@ -395,8 +397,13 @@ def test_batched_sequences_have_the_tokens_of_single_ones(
     model = cached_tiny(family)
     prompts, limits, single_outputs = eight_sequences(model)
     memory = Memory(monkeypatch, **short)
-    for drafting in (own("trie"), own("lookahead"), joint(Pool(1000)), own()):
-        batched = together(model, prompts, drafting, 8, SAMPLED, limits)
+    for drafting in (
+        separate_drafts("trie"),
+        separate_drafts("lookahead"),
+        auto_drafts(Pool(1000)),
+        separate_drafts(),
+    ):
+        batched = decode_batch(model, prompts, drafting, 8, SAMPLED, limits)
         assert outputs(batched) == single_outputs
     assert bool(memory.refused) == bool(short)
 
@@ -412,7 +419,7 @@ def test_a_sequence_keeps_the_state_of_its_grammar_into_a_batch_and_out_of_it(st
     ended = decoder.add(long)
     for _ in range(steps):
         ended += decoder.step()
-    decoder.regroup(own("trie", 8), 3)
+    decoder.regroup(separate_drafts("trie", 8), 3)
     ended += decoder.add(short)
     for _ in range(steps):
         ended += decoder.step()

@@ -35,7 +35,7 @@ from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system import cache as cache_module
 from ngtcli.system.cache import STORES, measure_stores
 from ngtcli.system.files import home
-from tests.support.batches import own, together
+from tests.support.batches import decode_batch, separate_drafts
 from tests.support.helpers import HARBOUR, FakeBackend, ngt, without_note
 from tests.support.int8_layers import INT8
 from tests.support.tiny_models import decode, make_drafter, make_hf, pack_layers
@@ -173,7 +173,7 @@ def test_answers_are_the_same_whatever_is_kept(model: TargetModel) -> None:
     runs = [decode(model, drafter, prompt, cache_policy=MINE) for prompt in prompts]
     assert [run.output for run in runs] == wanted
     assert [run.statistics.cached_tokens // CHUNK for run in runs] == [0, 1, 2, 1]
-    members = together(model, prompts, own(), 3, cache_policy=MINE)
+    members = decode_batch(model, prompts, separate_drafts(), 3, cache_policy=MINE)
     assert [member.token_ids[:20] for member in members] == [ids[:20] for ids in wanted]
     assert [m.statistics.cached_tokens // CHUNK for m in members] == [2, 1, 2, 2]
 

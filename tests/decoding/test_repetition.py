@@ -13,7 +13,7 @@ from ngtcli.config import Settings
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.output import MAX_PERIOD, MIN_REPEATED, Repetition
 from ngtcli.drafting.drafter import Context, DraftSettings
-from tests.support.batches import joint, own, target, together
+from tests.support.batches import auto_drafts, cached_target, decode_batch, separate_drafts
 from tests.support.helpers import ngt, without_note
 from tests.support.runs import Run
 from tests.support.tiny_models import make_drafter, make_target, prompts
@@ -79,12 +79,12 @@ def test_it_ends_at_the_same_token_whatever_is_drafted(method: str) -> None:
 
 
 def test_texts_that_share_passes_end_where_they_do_alone() -> None:
-    model, texts = target("llama"), prompts(5, seed=3)
+    model, texts = cached_target("llama"), prompts(5, seed=3)
     limits = Limits(180, 8, max_repeats=6)
     none = make_drafter("none")
     alone = [Run(model, none, Context(ids), LOOPING, limits).finish() for ids in texts]
-    for drafts in (own("trie"), joint()):
-        found = together(model, texts, drafts, 3, LOOPING, lambda i: limits)
+    for drafts in (separate_drafts("trie"), auto_drafts()):
+        found = decode_batch(model, texts, drafts, 3, LOOPING, lambda i: limits)
         for member, run in zip(found, alone, strict=True):
             assert member.token_ids == run.output
             assert member.finish_reason == run.finish_reason

@@ -13,7 +13,7 @@ from ngtcli.decoding import model as module
 from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.scheduler import Scheduler
-from tests.support.batches import each_by_itself, outputs, sequence_of, together
+from tests.support.batches import decode_batch, outputs, separate_drafters, sequence_of
 from tests.support.helpers import VOCABULARY
 from tests.support.sliding import SLIDING_FAMILIES, assert_logits_of_library, path_to, sliding_model
 from tests.support.tiny_models import (
@@ -70,8 +70,8 @@ def test_long_answers_equal_those_of_generate(
         run = decode(model, Scripted(propose), text, max_tokens=330, num_draft=16)
         assert run.output == truth[tuple(text)]
         assert run.statistics.mean_acceptance_length > 4
-    drafters = each_by_itself(lambda: Scripted(propose), 16)
-    answers = together(model, texts, drafters, 3, limits=lambda _: Limits(330, 16))
+    drafters = separate_drafters(lambda: Scripted(propose), 16)
+    answers = decode_batch(model, texts, drafters, 3, limits=lambda _: Limits(330, 16))
     assert outputs(answers) == [truth[tuple(text)] for text in texts]
 
 

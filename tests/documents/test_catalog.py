@@ -21,7 +21,7 @@ from ngtcli.documents.read import Documents, Reader
 from ngtcli.errors import InputError
 from ngtcli.system import store
 from tests import document_files as made
-from tests.support.helpers import fill
+from tests.support.helpers import write_files
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("lxml")
@@ -50,7 +50,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     files = {name: made.FILES[name]() for name in ("people.csv", "people.tsv", "locked.pdf")}
-    path = fill(tmp_path / "docs", notes_md="# Notes\n\nThe tide came in.\n", **files)
+    path = write_files(tmp_path / "docs", notes_md="# Notes\n\nThe tide came in.\n", **files)
     for one in path.iterdir():
         os.utime(one, (1_000_000_000, 1_000_000_000))
     return path
@@ -249,7 +249,7 @@ def test_many_files_take_few_transactions(
 
 
 def test_a_link_of_another_suffix_changes_nothing_for_the_file(tmp_path: Path) -> None:
-    file = fill(tmp_path, **{"b.csv": "name,age\nanna,3"}) / "b.csv"
+    file = write_files(tmp_path, **{"b.csv": "name,age\nanna,3"}) / "b.csv"
     os.utime(file, (1, 1))
     (tmp_path / "a.json").symlink_to(file)
     (tmp_path / "a.tex").symlink_to(file)
@@ -260,7 +260,7 @@ def test_a_link_of_another_suffix_changes_nothing_for_the_file(tmp_path: Path) -
 
 
 def test_a_text_that_is_gone_from_the_store_is_parsed_once(tmp_path: Path) -> None:
-    path = str(fill(tmp_path, **{"b.csv": "name,age\nanna,3"}) / "b.csv")
+    path = str(write_files(tmp_path, **{"b.csv": "name,age\nanna,3"}) / "b.csv")
     load([path])
     TEXTS.delete(list(TEXTS.each()))
     load([path])

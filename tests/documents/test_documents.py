@@ -15,7 +15,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.find import OUTSIDE
 from ngtcli.documents.load import Loaded, distinct_names, load
 from ngtcli.errors import InputError
-from tests.support.helpers import fill
+from tests.support.helpers import write_files
 from tests.support.warm import run
 
 
@@ -61,12 +61,12 @@ def test_files_folders_and_globs(tmp_path: Path) -> None:
 def test_a_file_whose_name_is_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    fill(tmp_path, user__mine_txt="The user's.")
+    write_files(tmp_path, user__mine_txt="The user's.")
     assert names(load(["~"])) == names(load(["~/mine.txt"])) == ["mine.txt"]
     (tmp_path / "~").write_text("A file.")
     assert names(load(["~"])) == ["~"] and names(load(["~/mine.txt"])) == ["mine.txt"]
     (tmp_path / "~").unlink()
-    fill(tmp_path, **{"~__other_txt": "A folder."})
+    write_files(tmp_path, **{"~__other_txt": "A folder."})
     assert names(load(["~"])) == ["other.txt"]
 
 
@@ -141,14 +141,14 @@ def test_paths_without_readable_files_are_named(
     tmp_path: Path, files: dict[str, str], path: str, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        load([str(fill(tmp_path, **files) / path)])
+        load([str(write_files(tmp_path, **files) / path)])
     assert caught.value.hint.startswith("ngt docs show") == message.startswith("nothing in it")
     with pytest.raises(InputError, match="an empty path"):
         load([""])
 
 
 def bad_folder(folder: Path) -> Path:
-    fill(
+    write_files(
         folder,
         a_txt="fine",
         b_txt="",
@@ -213,8 +213,8 @@ def test_unreadable_files_in_folders_are_skipped_with_reasons(tmp_path: Path) ->
 def test_links_out_of_a_folder_are_skipped_if_only_files_inside_may_be_read(
     tmp_path: Path,
 ) -> None:
-    inner = fill(tmp_path / "x", a_txt="fine", sub__b_txt="also fine")
-    fill(tmp_path, secret_txt="another's", xy__c_txt="beside")  # xy begins as x does
+    inner = write_files(tmp_path / "x", a_txt="fine", sub__b_txt="also fine")
+    write_files(tmp_path, secret_txt="another's", xy__c_txt="beside")  # xy begins as x does
     (inner / "in.txt").symlink_to("sub/b.txt")
     (inner / "out.txt").symlink_to("../secret.txt")
     (inner / "beside.txt").symlink_to("../xy/c.txt")
@@ -231,14 +231,14 @@ def test_links_out_of_a_folder_are_skipped_if_only_files_inside_may_be_read(
 
 def test_strict_makes_skipped_files_an_error_but_not_other_types(tmp_path: Path) -> None:
     strict = Settings().replace(strict=True)
-    fill(tmp_path / "x", a_txt="fine", b_gif="x")
+    write_files(tmp_path / "x", a_txt="fine", b_gif="x")
     assert names(load([str(tmp_path / "x")], settings=strict)) == ["a.txt"]
-    fill(tmp_path / "x", c_txt="")
+    write_files(tmp_path / "x", c_txt="")
     with pytest.raises(InputError, match=r"c.txt: empty"):
         load([str(tmp_path / "x")], settings=strict)
     with pytest.raises(InputError, match=r"c.txt: empty"):  # before what is wrong with the next
         load([str(tmp_path / "x"), "-"], settings=strict)
-    fill(tmp_path / "y", a_txt="fine")
+    write_files(tmp_path / "y", a_txt="fine")
     (tmp_path / "y" / "link").symlink_to("..")
     with pytest.raises(InputError, match="link: a link to a folder"):
         load([str(tmp_path / "y")], settings=strict)
@@ -258,7 +258,7 @@ def test_strict_makes_skipped_files_an_error_but_not_other_types(tmp_path: Path)
 def test_files_with_the_same_name_get_distinct_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: str, found: str
 ) -> None:
-    fill(
+    write_files(
         tmp_path,
         dup__a__notes_txt="1",
         dup__b__notes_txt="2",
@@ -314,10 +314,10 @@ def test_a_pipe_is_read_even_where_its_writer_comes_late(tmp_path: Path) -> None
 
 def test_no_more_than_the_limit_is_read_and_the_hint_names_its_setting(tmp_path: Path) -> None:
     one = Settings().replace(max_mb=1)
-    fill(tmp_path, a_txt="a" * 600_000, b_txt="b" * 300_000, c_txt="c" * 1_000_001)
+    write_files(tmp_path, a_txt="a" * 600_000, b_txt="b" * 300_000, c_txt="c" * 1_000_001)
     loaded = load([str(tmp_path)], settings=one)
     assert names(loaded) == ["a.txt", "b.txt"] and skipped(loaded) == [("c.txt", "more than 1 MB")]
-    fill(tmp_path, d_txt="d" * 300_000)
+    write_files(tmp_path, d_txt="d" * 300_000)
     for path, told in (
         (str(tmp_path / "c.txt"), "c.txt: more than 1 MB"),
         ("-", "standard input: more than 1 MB"),
@@ -330,7 +330,9 @@ def test_no_more_than_the_limit_is_read_and_the_hint_names_its_setting(tmp_path:
 
 
 def test_more_files_than_the_bound_are_refused(tmp_path: Path) -> None:
-    fill(tmp_path, **{f"n{i}_txt": "text" for i in range(5)}, sub__x_gif="other kinds count too")
+    write_files(
+        tmp_path, **{f"n{i}_txt": "text" for i in range(5)}, sub__x_gif="other kinds count too"
+    )
     assert len(load([str(tmp_path)], settings=Settings().replace(max_files=6)).documents) == 5
     for path in (tmp_path, tmp_path / "*.txt"):
         with pytest.raises(InputError, match="more than 4 files") as caught:
@@ -339,13 +341,13 @@ def test_more_files_than_the_bound_are_refused(tmp_path: Path) -> None:
 
 
 def test_folders_deeper_than_the_limit_are_skipped_with_the_reason(tmp_path: Path) -> None:
-    fill(tmp_path, a__b__x_txt="two deep", a__b__c__y_txt="three deep")
+    write_files(tmp_path, a__b__x_txt="two deep", a__b__c__y_txt="three deep")
     loaded = load([str(tmp_path)], settings=Settings().replace(max_depth=2))
     assert names(loaded) == ["x.txt"]
     assert skipped(loaded) == [("c", "more than 2 folders deep; see --set max_depth")]
 
 
 def test_a_file_that_is_named_beside_its_folder_has_its_own_error(tmp_path: Path) -> None:
-    fill(tmp_path, **{"a.txt": "text", "x.json": "{"})
+    write_files(tmp_path, **{"a.txt": "text", "x.json": "{"})
     with pytest.raises(InputError, match=r"x\.json: invalid JSON"):
         load([str(tmp_path), str(tmp_path / "x.json")])

@@ -27,8 +27,8 @@ from ngtcli.documents.text import Unreadable
 from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
 from tests import document_files as made
-from tests.support.helpers import share
-from tests.support.recording_reporter import Reported
+from tests.support.helpers import sample_cases
+from tests.support.recording_reporter import RecordingReporter
 
 pdfium = pytest.importorskip("pypdfium2")
 Image = pytest.importorskip("PIL.Image")
@@ -201,7 +201,7 @@ def test_tesseract_reads_pictures_however_they_lie_with_languages_wherever_they_
 ) -> None:
     """A missing language is not stored as an error of the files."""
     (pages := tmp_path / "pages").mkdir()
-    for kind in (kinds := share([*KINDS])):
+    for kind in (kinds := sample_cases([*KINDS])):
         (pages / f"{kind}.bmp").write_bytes(KINDS[kind](picture()))
     languages = shutil.copytree(find.tessdata_folder(), tmp_path / "languages")
     settings = Settings.of(ocr_language="eng+tide")
@@ -246,7 +246,7 @@ def test_pages_are_counted_while_they_are_recognized(
 
     monkeypatch.setattr(Parsers, "extract", extract)
     (tmp_path / "page.pdf").write_bytes(b"%PDF-")
-    reported = Reported()
+    reported = RecordingReporter()
     monkeypatch.setattr(reported, "status", told.put)
     loaded = reported.of(lambda: load([str(tmp_path)]))
     assert loaded.documents[0].text == "Invoice 1001"

@@ -43,9 +43,9 @@ from ngtcli.drafting.tries.counts import (
 from ngtcli.drafting.tries.files import POOLS
 from ngtcli.system.arrays import read_header
 from tests.support.background_counts import build_counts, count_of
-from tests.support.driven_drafters import Batch, Followed
+from tests.support.driven_drafters import DrafterBatch, DrafterRun
 from tests.support.helpers import HARBOUR, ngt
-from tests.support.naive_blend import Naive
+from tests.support.naive_blend import NaiveBlend
 from tests.support.naive_copy import NaiveCopy
 from tests.support.tiny_models import check_tree, make_drafter
 
@@ -122,7 +122,7 @@ def prepared(
     seed: int,
     general: list[int],
     predicted: Sequence[int] = (),
-) -> Followed:
+) -> DrafterRun:
     """A drafter that has begun, with random escapes of `seed` and texts of every kind."""
     escapes = np.random.default_rng(seed).uniform(0.05, 0.95, SHAPE)
     pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
@@ -130,7 +130,7 @@ def prepared(
     settings = DraftSettings(pool=pool, background=background)
     drafter = Auto(settings, Options(loglinear=False))
     drafter.tallies = EscapeTallies(escapes, trust=1e6)
-    followed = Followed(drafter, Context(prompt, predicted=predicted))
+    followed = DrafterRun(drafter, Context(prompt, predicted=predicted))
     if output:
         followed.emit(output)
     return followed
@@ -178,7 +178,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 
     earlier = [pool] if pool else []
     texts = [following(prompt, predicted), [output], [prompt], earlier, [general], []]
-    naive = Naive(texts, escapes, NaiveCopy(copyable(prompt, predicted), output))
+    naive = NaiveBlend(texts, escapes, NaiveCopy(copyable(prompt, predicted), output))
     expected = naive.tree((prompt + output)[-ORDERS:], budget)
     assert growth.probabilities.tolist() == pytest.approx(expected, rel=1e-4)
     for node, parent in enumerate(growth.parents.tolist()):
@@ -208,7 +208,7 @@ def test_attribution_sums_to_the_probability_of_the_token(
     probability, _ = attribute(tables, matches, token, tallies, query, np.empty(len(query.keys)))
 
     texts = [following(prompt, expected_text), [output], [prompt], [], [general], []]
-    naive = Naive(texts, escapes, NaiveCopy(copyable(prompt, expected_text), output))
+    naive = NaiveBlend(texts, escapes, NaiveCopy(copyable(prompt, expected_text), output))
     seen_probability = naive.probabilities((prompt + output)[-ORDERS:]).get(token, 0.0)
     assert 0 <= probability - seen_probability <= UNSEEN + 1e-9
     seen_share = seen_probability / probability if probability else 0.0
@@ -233,7 +233,7 @@ def test_depth_first_puts_the_likeliest_chain_first(draws: list[int]) -> None:
 def test_an_answer_joins_the_pool_whose_counts_are_bounded() -> None:
     drafter = Auto(DraftSettings(pool=Pool(limit=10)))
     for answer in ([1, 2, 3, 4], [2] * 6, *[[3, 4, 3, 4, 3, 4]] * 9):
-        followed = Followed(drafter, Context([0]))
+        followed = DrafterRun(drafter, Context([0]))
         followed.emit(answer)
         followed.close()
     drafter.begin(Context([0]))
@@ -266,13 +266,13 @@ def test_a_process_that_has_seen_much_still_learns() -> None:
     drafter = Auto(DraftSettings(pool=Pool()))
     drafter.tallies.predicted[:] = 1e6
     drafter.tallies.reached[:] = 1e6
-    Followed(drafter, Context([0])).emit(random.Random(1).choices(range(4), k=2000))
+    DrafterRun(drafter, Context([0])).emit(random.Random(1).choices(range(4), k=2000))
     assert (drafter.tallies.predicted / drafter.tallies.reached).min() < 0.98
 
 
 def test_emitted_tokens_move_the_escapes() -> None:
     drafter = Auto(options=Options(trust=5))
-    followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 7, 8] * 3))
+    followed = DrafterRun(drafter, Context([1, 2, 3, 4, 5, 6, 7, 8] * 3))
     escapes = drafter.tallies.escape
     before = escapes.copy()
     followed.emit([1, 2, 3, 4, 5, 6, 7, 8] * 4)
@@ -380,7 +380,7 @@ def test_accepted_and_expected_nodes_are_counted_but_for_those_below_the_last_em
 def test_the_policy_learns_from_a_search_of_which_nothing_is_drafted(is_right: bool) -> None:
     """Where nothing pays, it is counted all the same whether the likeliest token was emitted."""
     drafter = Auto(costing(DEAR))
-    followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 1, 2], vocabulary=10))
+    followed = DrafterRun(drafter, Context([1, 2, 3, 4, 5, 6, 1, 2], vocabulary=10))
     assert not followed.propose(8)
     followed.emit([3 if is_right else 9])
     assert drafter.shared.policy is not None
@@ -455,7 +455,7 @@ def test_a_machine_that_was_slow_for_a_while_is_forgiven(
 )
 def test_a_repetition_ends_the_pause_at_once(output: list[int]) -> None:
     drafter = Auto()
-    followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 7]))
+    followed = DrafterRun(drafter, Context([1, 2, 3, 4, 5, 6, 7]))
     drafter._pause.left = 99
     for token in output[:-1]:
         followed.emit([token])
@@ -524,18 +524,18 @@ short_texts = st.lists(st.integers(0, 5), min_size=2, max_size=30)
 def test_without_costs_and_pool_each_sequence_drafts_as_it_does_alone(
     runs: list[tuple[list[int], list[int]]],
 ) -> None:
-    batch = Batch()
+    batch = DrafterBatch()
     together = [batch.begin(prompt, output, vocabulary=6) for prompt, output in runs]
     trees = batch.propose(together, [8] * len(runs))
     for tree, (prompt, output) in zip(trees, runs, strict=True):
-        single = Followed(make_drafter("auto"), Context(prompt, vocabulary=6))
+        single = DrafterRun(make_drafter("auto"), Context(prompt, vocabulary=6))
         single.emit(output)
         single_tree = single.propose(8)
         assert tree.tokens == single_tree.tokens
         assert tree.parents == single_tree.parents
 
 
-def drafted(batch: Batch, prompt: list[int], budget: int, pooled: bool = True) -> DraftTree:
+def drafted(batch: DrafterBatch, prompt: list[int], budget: int, pooled: bool = True) -> DraftTree:
     """The draft for a sequence that begins with `prompt`, without branches."""
     (tree,) = batch.propose([batch.begin(prompt, private=not pooled, chains=True)], [budget])
     return tree
@@ -549,13 +549,13 @@ def drafted(batch: Batch, prompt: list[int], budget: int, pooled: bool = True) -
     ],
 )
 def test_with_one_child_drafts_are_chains(prompt: list[int], tokens: tuple[int, ...]) -> None:
-    tree = drafted(Batch(), prompt, len(tokens))
+    tree = drafted(DrafterBatch(), prompt, len(tokens))
     assert tree.tokens == tokens
     assert tree.parents == tuple(range(-1, len(tree) - 1))
 
 
 def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
-    batch = Batch(costing(DEAR))
+    batch = DrafterBatch(costing(DEAR))
     sequence = batch.begin([*range(40), 0, 1], chains=True)
     assert len(batch.propose([sequence], [16])[0]) == 0
     sequence.emit([2])
@@ -567,7 +567,7 @@ def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
 def test_the_likelier_sequence_gets_the_rows_where_rows_are_dear() -> None:
     # Two rows more cost little, further ones as much as a pass each.
     curve = CostCurve({1: 1.0, 2: 1.0, 4: 1.01, 5: 3.0, 64: 100.0})
-    batch = Batch(costing(curve))
+    batch = DrafterBatch(costing(curve))
     sure = batch.begin([1, 2, 3, 4] * 8 + [1, 2])
     unsure = batch.begin([*range(10, 40), 5, 7, 5, 8, 5, 9, 5])
     sizes = [len(tree) for tree in batch.propose([sure, unsure], [8, 8])]
@@ -576,7 +576,7 @@ def test_the_likelier_sequence_gets_the_rows_where_rows_are_dear() -> None:
 
 def searched_steps(curve: CostCurve, drafting_s: float) -> list[int]:
     """Searches of a text that repeats itself and of one without repetition, in 40 joint steps."""
-    batch = Batch(costing(curve))
+    batch = DrafterBatch(costing(curve))
     policy = batch.shared.policy
     assert policy is not None
     policy.learn_drafting = lambda seconds: None  # type: ignore[method-assign]
@@ -639,13 +639,13 @@ def test_the_best_number_of_nodes_of_all_sequences_is_that_of_trying_all(
 
 
 def test_answers_reach_later_sequences_through_the_pool() -> None:
-    batch = Batch(DraftSettings(pool=Pool(100)))
+    batch = DrafterBatch(DraftSettings(pool=Pool(100)))
     batch.begin([7], [20, 21, 22, 23, 24]).close()
     assert drafted(batch, [8, 20, 21], 3).tokens[:1] == (22,)
 
 
 def test_sequences_of_a_batch_share_their_tallies_but_for_private_ones() -> None:
-    batch = Batch(DraftSettings(pool=Pool(100)))
+    batch = DrafterBatch(DraftSettings(pool=Pool(100)))
     first = batch.begin([7], private=False).drafter
     second = batch.begin([7], private=False).drafter
     private = batch.begin([7], private=True).drafter
@@ -654,7 +654,7 @@ def test_sequences_of_a_batch_share_their_tallies_but_for_private_ones() -> None
 
 
 def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None:
-    batch = Batch(DraftSettings(pool=Pool(100)))
+    batch = DrafterBatch(DraftSettings(pool=Pool(100)))
     batch.begin([7], [20, 21, 22, 23, 24], private=True).close()
     assert drafted(batch, [8, 20, 21], 3).tokens[:1] != (22,)
     batch.begin([8], [30, 31, 32, 33, 34]).close()
@@ -663,7 +663,7 @@ def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None
 
 def test_sequences_go_on_and_texts_stay_when_the_pool_is_counted_again() -> None:
     text = np.arange(40, 50, dtype=np.int32)
-    batch = Batch(DraftSettings(pool=Pool(20)), texts=[text])
+    batch = DrafterBatch(DraftSettings(pool=Pool(20)), texts=[text])
     going_on = batch.begin([1, 2, 3] * 4, chains=True)
     for start in range(100, 400, 10):
         batch.begin([7], range(start, start + 10)).close()
@@ -674,18 +674,18 @@ def test_sequences_go_on_and_texts_stay_when_the_pool_is_counted_again() -> None
 
 
 def test_a_sequence_without_room_drafts_nothing() -> None:
-    batch = Batch()
+    batch = DrafterBatch()
     sequences = [batch.begin([1, 2, 1, 2, 1]) for _ in range(2)]
     assert [len(tree) for tree in batch.propose(sequences, [0, 2])] == [0, 2]
 
 
 def test_an_answer_with_which_another_drafter_goes_on_joins_the_pool_once() -> None:
     pool = Pool(100, quotes=True)
-    single = Followed(Auto(DraftSettings(pool=pool)), Context([7]))
+    single = DrafterRun(Auto(DraftSettings(pool=pool)), Context([7]))
     single.emit([1, 2, 3])
     single.close(keep=False)
     single.close()
-    Batch(DraftSettings(pool=pool)).begin([7], [1, 2, 3, 4, 5]).close()
+    DrafterBatch(DraftSettings(pool=pool)).begin([7], [1, 2, 3, 4, 5]).close()
     assert [answer.tolist() for answer in pool.answers] == [[1, 2, 3, 4, 5]]
 
 

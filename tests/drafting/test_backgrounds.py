@@ -34,12 +34,12 @@ from ngtcli.system.compiled import njit
 from ngtcli.system.files import DamagedFileError
 from ngtcli.system.reporting import reporting_to
 from tests.support.background_counts import build_counts, count_of
-from tests.support.driven_drafters import Batch, Followed
+from tests.support.driven_drafters import DrafterBatch, DrafterRun
 from tests.support.helpers import HARBOUR, examples, ngt
-from tests.support.loaded_once import made_once
+from tests.support.loaded_once import shipped_background
 from tests.support.other_languages import CHINESE, GERMAN
 from tests.support.phrase_counts import counts_in, n_grams, texts, write_phrases
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tokenizer_kinds import KINDS, backend
 from tests.tools import hostile_background
 from tests.tools.measuring.replaying import replay
@@ -144,7 +144,7 @@ def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
 
 def test_prompt_and_pool_are_asked_before_the_background() -> None:
     drafter = drafter_with([1, 2, 3], Pool(answers=[np.array([1, 2, 7], np.int32)]))
-    tree = Followed(drafter, Context((1, 2, 8, 1, 2), vocabulary=10)).propose(24)
+    tree = DrafterRun(drafter, Context((1, 2, 8, 1, 2), vocabulary=10)).propose(24)
     first_nodes = [i for i in range(len(tree)) if tree.parents[i] == -1]
     origins = {tree.tokens[i]: tree.origin(i) for i in first_nodes}
     assert (origins[8], origins[7], origins[3]) == ("prompt", "pool", "background")
@@ -152,7 +152,7 @@ def test_prompt_and_pool_are_asked_before_the_background() -> None:
 
 def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
     counts = build_counts([[1, 2, 3, 4]], least=())
-    batch = Batch(DraftSettings(background=counts))
+    batch = DrafterBatch(DraftSettings(background=counts))
     sequences = [batch.begin((9, first), vocabulary=10) for first in (1, 2)]
     for tree, token in zip(batch.propose(sequences, [4, 4]), (2, 3), strict=True):
         assert tree.origin(tree.tokens.index(token)) == "background"
@@ -273,7 +273,7 @@ def load_background(
     name: str = "english", persist: bool = True
 ) -> tuple[BackgroundCounts | None, list[str], str]:
     """The counts, what was said meanwhile, and what is in use."""
-    reported = Reported()
+    reported = RecordingReporter()
     with reporting_to(reported):
         background = Background(
             name, load_tokenizer("builtin"), 8192, model="builtin", persist=persist
@@ -303,7 +303,7 @@ def test_what_ships_is_made_once_and_stored_complete(
 
 
 def test_what_ships_takes_less_than_60_mb_of_memory() -> None:
-    arrays = made_once("english", load_tokenizer("builtin")).arrays.values()
+    arrays = shipped_background("english", load_tokenizer("builtin")).arrays.values()
     assert 1_000_000 < sum(array.nbytes for array in arrays) < 60_000_000
 
 
@@ -385,7 +385,7 @@ def acceptance(background: BackgroundCounts | None, texts: list[tuple[str, str]]
 def trees(background: BackgroundCounts | None, ids: list[int]) -> list[tuple[int, ...]]:
     """The tokens that `auto` drafts at each of the first forty steps."""
     drafter = parse_method("auto", DraftSettings(background=background)).build()
-    followed = Followed(drafter, Context(ids, vocabulary=8192))
+    followed = DrafterRun(drafter, Context(ids, vocabulary=8192))
     drafts = []
     for token in ids[:40]:
         drafts.append(followed.propose(16).tokens)
@@ -400,7 +400,7 @@ def test_a_background_of_nothing_drafts_what_none_does() -> None:
 
 @pytest.fixture(scope="module")
 def english() -> BackgroundCounts:
-    return made_once("english", load_tokenizer("builtin"))
+    return shipped_background("english", load_tokenizer("builtin"))
 
 
 def test_english_gains_by_it(english: BackgroundCounts) -> None:

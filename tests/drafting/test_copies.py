@@ -8,7 +8,7 @@ from ngtcli.drafting.auto.core.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE
 from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.drafter import Context, Outcome
 from ngtcli.drafting.tries.counts import NONE
-from tests.support.driven_drafters import Followed
+from tests.support.driven_drafters import DrafterRun
 from tests.support.naive_copy import NaiveCopy, Place
 from tests.tools.measuring.replaying import replay
 from tests.tools.measuring.traces import Trace
@@ -16,7 +16,7 @@ from tests.tools.measuring.traces import Trace
 TEXT = list(range(100, 300))
 
 
-def chain(followed: Followed, budget: int = 32) -> list[int]:
+def chain(followed: DrafterRun, budget: int = 32) -> list[int]:
     """The tokens of the likeliest chain."""
     tree = followed.propose(budget)
     place, out = -1, []
@@ -26,9 +26,9 @@ def chain(followed: Followed, budget: int = 32) -> list[int]:
     return out
 
 
-def copying(answer: list[int], expected: int = 0) -> Followed:
+def copying(answer: list[int], expected: int = 0) -> DrafterRun:
     """A sequence of which the last `expected` tokens are expected only."""
-    followed = Followed(Auto(), Context([*TEXT, 1, 2]))
+    followed = DrafterRun(Auto(), Context([*TEXT, 1, 2]))
     emitted = len(answer) - expected
     for token in answer[:emitted]:
         followed.emit([token])
@@ -75,7 +75,7 @@ def test_the_state_is_that_of_the_naive_one_while_the_text_grows() -> None:
     draw = random.Random(4)
     text = [draw.randrange(6) for _ in range(300)]
     drafter, naive = Auto(), NaiveCopy([], [])
-    followed = Followed(drafter, Context(()))
+    followed = DrafterRun(drafter, Context(()))
     for token in text:
         followed.emit([token])
         naive.extend(token)

@@ -18,7 +18,7 @@ from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree, in_depth_first_order, verify
 from ngtcli.drafting.tries.corpus import build
 from ngtcli.errors import UsageError
-from tests.support.driven_drafters import Followed
+from tests.support.driven_drafters import DrafterRun
 from tests.support.tiny_models import (
     KnownHeads,
     NaiveNode,
@@ -107,7 +107,7 @@ def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> No
     frequencies, best = naive_draft(algorithm_1(padded(documents, n), n, lp), ids, lp, budget)
     drafter = make_drafter("trie", DraftSettings(n, lp))
     trie = build(documents[outside:], n)
-    tree = Followed(drafter, Context(ids, trie, documents[:outside])).propose(budget)
+    tree = DrafterRun(drafter, Context(ids, trie, documents[:outside])).propose(budget)
     check_tree(tree)
     drafted = paths(tree)
     assert drafted <= set(frequencies)
@@ -117,7 +117,7 @@ def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> No
 def test_output_is_learned_only_when_asked() -> None:
     for learn in (False, True):
         drafter = make_drafter("trie", DraftSettings(n=5, lp=2, learn_output=learn))
-        followed = Followed(drafter, Context([1, 2], None, ((1, 2),)))
+        followed = DrafterRun(drafter, Context([1, 2], None, ((1, 2),)))
         followed.emit([7, 8])
         followed.emit([9, 7])
         assert followed.propose(4).tokens == ((8, 9, 7) if learn else ())
@@ -125,8 +125,8 @@ def test_output_is_learned_only_when_asked() -> None:
 
 def test_a_new_prompt_is_drafted_for_alone() -> None:
     drafter = make_drafter("trie", DraftSettings(n=5, lp=2))
-    assert Followed(drafter, Context([1, 2, 3, 1], None, ((1, 2, 3, 1),))).propose(4).tokens
-    second = Followed(drafter, Context([4], None, ((4,),)))
+    assert DrafterRun(drafter, Context([1, 2, 3, 1], None, ((1, 2, 3, 1),))).propose(4).tokens
+    second = DrafterRun(drafter, Context([4], None, ((4,),)))
     second.emit([1])
     assert not second.propose(4).tokens
 
@@ -149,7 +149,7 @@ def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method:
     )
     drafter = make_drafter(method, settings)
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
-    followed = Followed(drafter, Context(ids, build([ids * 3], 13), (tuple(ids),)))
+    followed = DrafterRun(drafter, Context(ids, build([ids * 3], 13), (tuple(ids),)))
     for budget in (1, 2, 7, 64):
         tree = followed.propose(budget)
         check_tree(tree)
@@ -253,7 +253,7 @@ def test_more_texts_than_nodes_are_drafted_for_in_turns() -> None:
 
 def test_recycling_learns_what_follows_the_last_token_where_nothing_was_drafted() -> None:
     drafter = make_drafter("recycling:output_id_topk=1", DraftSettings())
-    followed = Followed(drafter, Context([1, 2]))
+    followed = DrafterRun(drafter, Context([1, 2]))
     for token in (3, 4, 5, 2):
         followed.propose(4)  # all of it is cut off before the pass
         followed.emit([token], Outcome(DraftTree(), np.array([[token]])))

@@ -17,8 +17,8 @@ from ngtcli.drafting.auto.sources.table import Sources, first_escapes
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.drafting.tree import DraftTree
-from tests.support.driven_drafters import Followed
-from tests.support.naive_blend import Naive
+from tests.support.driven_drafters import DrafterRun
+from tests.support.naive_blend import NaiveBlend
 from tests.support.naive_copy import NaiveCopy
 from tests.support.tiny_models import KnownHeads, make_drafter
 
@@ -75,7 +75,7 @@ class Given(KnownHeads):
         self.guessers = list(guessers)
 
 
-class Blended(Naive):
+class Blended(NaiveBlend):
     """The blend with heads: they come first, one after the other."""
 
     def __init__(self, heads: Sequence[Seeded], *given: Any) -> None:
@@ -109,7 +109,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 ) -> None:
     heads = [Seeded(seed + i, one) for i, one in enumerate(by_path)]
     drafter = Auto(DraftSettings(heads=Given(heads)), Options(loglinear=False))
-    followed = Followed(drafter, Context(prompt))
+    followed = DrafterRun(drafter, Context(prompt))
     drafter.tallies.escape[:] = np.random.default_rng(seed).uniform(
         0.05, 0.95, drafter.tallies.escape.shape
     )
@@ -124,7 +124,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 
 def drafts(heads: Sequence[Any], prompt: list[int]) -> DraftTree:
     drafter = Auto(DraftSettings(heads=Given(heads)))
-    return Followed(drafter, Context(prompt)).propose(64)
+    return DrafterRun(drafter, Context(prompt)).propose(64)
 
 
 class Sure(Seeded):
@@ -153,7 +153,7 @@ def _paths(tree: DraftTree) -> list[list[int]]:
 def test_a_head_that_comes_true_is_believed_and_one_that_does_not_is_not(knows: bool) -> None:
     text = [*range(10, 610)]  # no copies
     drafter = Auto(DraftSettings(heads=KnownHeads([text if knows else []], ["medusa"])))
-    followed = Followed(drafter, Context(text[:1]))
+    followed = DrafterRun(drafter, Context(text[:1]))
     for at in range(1, 600, 2):
         followed.propose(4)
         followed.emit(text[at : at + 2])
@@ -163,7 +163,7 @@ def test_a_head_that_comes_true_is_believed_and_one_that_does_not_is_not(knows: 
 
 def test_a_method_of_heads_alone_believes_them_whatever_comes() -> None:
     drafter = make_drafter("medusa", DraftSettings(heads=KnownHeads([[]], ["medusa"])))
-    followed = Followed(drafter, Context([9]))
+    followed = DrafterRun(drafter, Context([9]))
     for at in range(100):
         tree = followed.propose(4)
         followed.emit([at])

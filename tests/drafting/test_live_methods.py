@@ -14,7 +14,7 @@ from ngtcli.drafting.methods import lookahead, recycling
 from ngtcli.drafting.methods.lookahead import Lookahead
 from ngtcli.drafting.methods.recycling import STATIC_TREE, Recycling
 from ngtcli.errors import UsageError
-from tests.support.driven_drafters import Followed
+from tests.support.driven_drafters import DrafterRun
 from tests.support.helpers import examples
 from tests.support.tiny_models import (
     GREEDY,
@@ -104,7 +104,7 @@ def test_the_pool_of_lookahead_holds_the_prompt_where_asked() -> None:
     drafter = Lookahead(
         DraftSettings(), lookahead.Options(level=3, window_size=2, pool_from_prompt=True)
     )
-    followed = Followed(drafter, Context([7, 8, 9, 7, 8, 6]))
+    followed = DrafterRun(drafter, Context([7, 8, 9, 7, 8, 6]))
     followed.emit([7])
     tree = followed.propose(10)
     assert tree.tokens[: tree.drafts] == (8, 6, 9)
@@ -124,7 +124,7 @@ def test_the_static_tree_has_eighty_nodes_and_parents_first() -> None:
 
 def test_recycling_drafts_what_the_scores_ranked_high() -> None:
     drafter = Recycling(DraftSettings(), recycling.Options(output_id_topk=2))
-    followed = Followed(drafter, Context([5]))
+    followed = DrafterRun(drafter, Context([5]))
     first = followed.propose(80)
     assert set(first.tokens) == {0}  # unseen tokens are followed by token 0
     top = np.array([[10, 11]] + [[12, 13]] * len(first))
@@ -133,13 +133,13 @@ def test_recycling_drafts_what_the_scores_ranked_high() -> None:
     check_tree(tree)
     roots = [t for t, p in zip(tree.tokens, tree.parents, strict=True) if p == -1]
     assert roots == [10, 11]
-    assert Followed(drafter, Context([1, 5])).propose(80) == tree  # the matrix outlives a prompt
-    assert Followed(drafter, Context([0])).propose(1).tokens == (12,)
+    assert DrafterRun(drafter, Context([1, 5])).propose(80) == tree  # the matrix outlives a prompt
+    assert DrafterRun(drafter, Context([0])).propose(1).tokens == (12,)
 
 
 def test_recycling_keeps_the_last_row_of_a_token_and_the_cheapest_nodes() -> None:
     drafter = Recycling(DraftSettings(), recycling.Options())
-    followed = Followed(drafter, Context([0]))
+    followed = DrafterRun(drafter, Context([0]))
     tree = followed.propose(80)  # root and all nodes are token 0
     rows = np.arange(8 * (len(tree) + 1)).reshape(-1, 8) + 1
     followed.emit([0], Outcome(tree, rows))

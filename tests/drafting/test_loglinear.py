@@ -34,8 +34,8 @@ from ngtcli.drafting.tries.classes import (
     class_of,
 )
 from tests.support.background_counts import build_counts
-from tests.support.driven_drafters import Batch, Followed
-from tests.support.naive_blend import Naive
+from tests.support.driven_drafters import DrafterBatch, DrafterRun
+from tests.support.naive_blend import NaiveBlend
 from tests.support.naive_copy import NaiveCopy
 from tests.support.naive_stage import Cell, NaiveStage
 
@@ -51,7 +51,7 @@ def number_of(cell: Cell) -> int:
     return STARTS[at] + int(np.ravel_multi_index(values, FEATURES[at].shape))
 
 
-def prepared(prompt: list[int], pool: list[int], general: list[int], seed: int) -> Followed:
+def prepared(prompt: list[int], pool: list[int], general: list[int], seed: int) -> DrafterRun:
     """A drafter with random escapes, which learns nothing of them."""
     counts = replace(
         build_counts([general or [0, 1]], least=()), classes=np.array(TOKEN_CLASSES, np.int8)
@@ -60,14 +60,14 @@ def prepared(prompt: list[int], pool: list[int], general: list[int], seed: int) 
     drafter = Auto(DraftSettings(pool=earlier, background=counts))
     escapes = np.random.default_rng(seed).uniform(0.05, 0.95, first_escapes().shape)
     drafter.tallies = EscapeTallies(escapes, trust=1e9)
-    return Followed(drafter, Context(prompt))
+    return DrafterRun(drafter, Context(prompt))
 
 
 def naive_blend(
     drafter: Auto, prompt: list[int], answer: list[int], pool: list[int], general: list[int]
-) -> Naive:
+) -> NaiveBlend:
     texts = [[], [answer], [prompt], [pool] if pool else [], [general or [0, 1]], []]
-    return Naive(texts, drafter.tallies.escape, NaiveCopy(prompt, answer))
+    return NaiveBlend(texts, drafter.tallies.escape, NaiveCopy(prompt, answer))
 
 
 @settings(deadline=None, max_examples=60)
@@ -134,7 +134,7 @@ def test_what_comes_near_the_place_last_copied_becomes_likelier() -> None:
     for is_on in (False, True):
         drafter = Auto(options=Options(loglinear=is_on))
         drafter.weights.restore(*neutral_weights())
-        followed = Followed(drafter, Context(prompt))
+        followed = DrafterRun(drafter, Context(prompt))
         for at in range(0, 44, 2):  # every second number: no match of two tokens says which comes
             followed.emit([100 + at, 7])
         followed.propose(16)
@@ -148,7 +148,7 @@ def test_what_comes_near_the_place_last_copied_becomes_likelier() -> None:
 def test_learned_weights_reach_the_next_answer_and_the_pool() -> None:
     pool = Pool()
     drafter = Auto(DraftSettings(pool=pool))
-    followed = Followed(drafter, Context([1, 2, 3, 4, 5] * 4))
+    followed = DrafterRun(drafter, Context([1, 2, 3, 4, 5] * 4))
     followed.emit([1, 2, 3, 4, 5] * 4)
     followed.close()
     learned = drafter.weights.factors.copy()
@@ -162,7 +162,7 @@ def test_learned_weights_reach_the_next_answer_and_the_pool() -> None:
 def test_an_answer_without_the_stage_leaves_its_weights_in_the_pool() -> None:
     pool = Pool(factors=np.full(SIZE, 2.0), squares=np.full(SIZE, 3.0))
     drafter = Auto(DraftSettings(pool=pool), Options(loglinear=False))
-    followed = Followed(drafter, Context([1, 2, 3]))
+    followed = DrafterRun(drafter, Context([1, 2, 3]))
     followed.emit([1, 2, 3])
     followed.close()
     assert pool.predicted is not None
@@ -178,7 +178,7 @@ def test_stored_weights_of_other_cells_are_left_alone(sizes: tuple[int, int]) ->
 
 
 def test_a_private_text_teaches_the_weights_of_others_nothing() -> None:
-    batch = Batch(DraftSettings(pool=Pool()))
+    batch = DrafterBatch(DraftSettings(pool=Pool()))
     public, private = (batch.begin([1, 2, 3, 1, 2], private=p) for p in (False, True))
     private.emit([3, 1, 2, 3, 1, 2])
     assert isinstance(public.drafter, Auto) and isinstance(private.drafter, Auto)

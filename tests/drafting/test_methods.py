@@ -19,7 +19,7 @@ from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree, chain
 from ngtcli.drafting.tries.store import save_datastore
 from ngtcli.errors import InputError, UsageError
-from tests.support.driven_drafters import Followed
+from tests.support.driven_drafters import DrafterRun
 from tests.support.tiny_models import check_tree, make_drafter, paths, supply
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
@@ -34,7 +34,7 @@ def method(spec: str) -> Drafter:
 
 def assert_drafts(drafter: Drafter, context: Context, steps, naive: Naive, budget: int) -> None:
     """Go through a run as the loop does; at each step the draft is the naive one, cut."""
-    followed = Followed(drafter, context)
+    followed = DrafterRun(drafter, context)
     for step in [*steps, []]:
         tree = followed.propose(budget)
         check_tree(tree)
@@ -255,7 +255,7 @@ def test_rest_drafts_the_most_frequent_continuations(
     drafter = method(
         f"rest:datastore=hay:max_token_span={span}:k={k}:long={long}:choices={choices}:cut={cut}"
     )
-    tree = Followed(drafter, Context(ids, tokenizer="print")).propose(budget)
+    tree = DrafterRun(drafter, Context(ids, tokenizer="print")).propose(budget)
     check_tree(tree)
     expected = naive_rest(documents, ids, budget, span, k, long, choices, cut)
     assert paths(tree) == set(expected) and len(tree) == len(expected)
@@ -280,7 +280,7 @@ def test_rest_opens_its_datastore_once(monkeypatch) -> None:
     drafter = method("rest")
     drafter.begin(Context([1]))
     monkeypatch.setattr("ngtcli.drafting.methods.rest.load_datastore", None)
-    assert Followed(drafter, Context([1, 2])).propose(8).tokens == (3, 1, 2, 4, 4)
+    assert DrafterRun(drafter, Context([1, 2])).propose(8).tokens == (3, 1, 2, 4, 4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -298,7 +298,7 @@ def test_suffix_asks_the_library_as_vllm_does(requests, budget, tree, cached, mo
     theirs = SuffixDecodingCache(24, cached)
     drafter = method(f"suffix:tree={tree}:max_cached_requests={cached}:max_spec_tokens={most}")
     for number, (prompt, steps) in enumerate(requests):
-        followed = Followed(drafter, Context(prompt))
+        followed = DrafterRun(drafter, Context(prompt))
         theirs.start_request(number, prompt)
         for step in [*steps, [1]]:
             ids = followed.token_ids

@@ -17,7 +17,7 @@ from ngtcli.drafting.pool import QUOTE, Pool, load_pool, own_words, pool_path, s
 from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.system.files import DamagedFileError
 from tests.support.background_counts import build_counts
-from tests.support.loaded_once import made_once
+from tests.support.loaded_once import shipped_background
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 
@@ -62,7 +62,7 @@ def test_what_is_kept_is_not_the_prompts_or_is_general(
 
 def test_the_name_of_a_person_in_the_prompt_is_not_kept_and_common_words_are() -> None:
     tokenizer = load_tokenizer("builtin")
-    background = made_once("english", tokenizer)
+    background = shipped_background("english", tokenizer)
     prompt = tokenizer.encode("A loan by Mr John Smith of Cork, of the amount of 4,711 pounds.")
     answer = tokenizer.encode(" In short, the amount that Mr John Smith of Cork gave is 4,711.")
     pool = Pool()

@@ -23,7 +23,7 @@ from ngtcli.server import wire
 from ngtcli.server.client import _absolute_request
 from ngtcli.server.openai_answers import usage
 from ngtcli.server.resident import Resident
-from tests.support.driven_drafters import Followed
+from tests.support.driven_drafters import DrafterRun
 from tests.support.helpers import HARBOUR, ngt
 from tests.tools.measuring.replaying import walk
 
@@ -42,7 +42,7 @@ EDITS = {
 def emitted(answer: Sequence[int], predicted: Sequence[int], pool: Pool | None = None) -> list[int]:
     """How many tokens each step emits, at 16 nodes."""
     drafter, steps, done = Auto(DraftSettings(pool=pool)), [], 0
-    followed = Followed(drafter, Context(PROMPT, vocabulary=600, predicted=predicted))
+    followed = DrafterRun(drafter, Context(PROMPT, vocabulary=600, predicted=predicted))
     while done < len(answer):
         tree = followed.propose(16)
         kept = answer[done : done + walk(tree, answer, done) + 1]
@@ -69,7 +69,7 @@ def test_the_place_is_found_again_after_an_edit(edit: str) -> None:
 def test_without_a_prediction_nothing_is_drafted_from_the_last_one() -> None:
     drafter = Auto(DraftSettings())
     for predicted in (WORDS, ()):
-        tree = Followed(drafter, Context(PROMPT, vocabulary=600, predicted=predicted)).propose(4)
+        tree = DrafterRun(drafter, Context(PROMPT, vocabulary=600, predicted=predicted)).propose(4)
         assert tree.drafts_of(PREDICTED) == (4 if predicted else 0)
         assert (tree.tokens == tuple(WORDS[:4])) == bool(predicted)
 

@@ -10,7 +10,7 @@ from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.auto.prompts import PromptCounts
 from ngtcli.drafting.drafter import Context
 from ngtcli.drafting.tries.counts import CHILD, find, spans_of
-from tests.support.driven_drafters import Batch, Followed
+from tests.support.driven_drafters import DrafterBatch, DrafterRun
 
 TOKENS = st.lists(st.integers(0, 5), max_size=20)
 DOCUMENT = [1, 2, 3, 1, 2, 4, 1, 2, 3, 5, 0, 1]
@@ -110,12 +110,12 @@ def test_the_next_question_about_a_document_counts_the_question_alone(
     rng = np.random.default_rng(1)
     document = rng.integers(0, 50, 2000).tolist()
     questions = [[*document, *rng.integers(0, 50, 30).tolist()] for _ in range(3)]
-    one, many = Auto(), Batch()
+    one, many = Auto(), DrafterBatch()
     for ids in questions:
         more = {"references": (document,), "vocabulary": 50, "chains": chains}
         context = Context(ids, **more)
         beside = many.begin(ids, **more)
-        alone, fresh = Followed(one, context), Followed(Auto(), context)
+        alone, fresh = DrafterRun(one, context), DrafterRun(Auto(), context)
         expected = fresh.propose(16)
         assert len(expected) > 0
         assert alone.propose(16) == expected
@@ -127,7 +127,7 @@ def test_the_next_question_about_a_document_counts_the_question_alone(
 
 def test_the_counts_of_a_private_prompt_are_not_kept() -> None:
     ids = list(range(2000))
-    many = Batch()
+    many = DrafterBatch()
     followed = many.begin(ids, private=True)
     counted = followed.drafter.sources.prompt.trie
     followed.close()

@@ -24,9 +24,9 @@ from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.models.pretrained import mask_tokens
 from ngtcli.models.tokenizer import Tokenizer
-from tests.support.batches import each_by_itself, outputs, together
-from tests.support.driven_drafters import Followed
-from tests.support.helpers import HARBOUR, VOCABULARY, FakeBackend, changed, ngt
+from tests.support.batches import decode_batch, outputs, separate_drafters
+from tests.support.driven_drafters import DrafterRun
+from tests.support.helpers import HARBOUR, VOCABULARY, FakeBackend, copy_builtin_model, ngt
 from tests.support.runs import Run
 from tests.support.tiny_models import (
     GREEDY,
@@ -178,7 +178,7 @@ def test_a_tree_has_the_likeliest_paths_and_masks_below_some() -> None:
     assert np.allclose(found, sorted(found, reverse=True))
 
     drafter = space(Options(nodes=30, masked=4))
-    followed = Followed(drafter, Context((1,)))
+    followed = DrafterRun(drafter, Context((1,)))
     top = np.zeros((4, 0), np.int64)
     followed.emit([1], Outcome(followed.propose(40), top, -1, lambda nodes: guessed))
     tree = followed.propose(40)
@@ -223,7 +223,7 @@ def test_masks_share_the_rows_of_exact_passes(rows: PassRows) -> None:
 
 def test_texts_decoded_together_have_their_own_guesses() -> None:
     model, texts = tuned_target(), [CYCLE[i : i + 9].tolist() for i in range(0, 50, 9)]
-    found = together(model, [*texts, *prompts(2)], each_by_itself(space, 24), 3)
+    found = decode_batch(model, [*texts, *prompts(2)], separate_drafters(space, 24), 3)
     alone = [plain(model, text, max_tokens=20) for text in [*texts, *prompts(2)]]
     assert outputs(found) == alone
     assert all(m.statistics.mean_acceptance_length > 2 for m in found[: len(texts)])
@@ -275,7 +275,7 @@ def test_a_model_without_masks_is_refused_before_it_is_loaded() -> None:
 
 def test_a_folder_whose_configuration_names_masks_drafts_by_them(tmp_path) -> None:
     """The built-in model, which fills masks with anything: the text stays, and rows are spent."""
-    folder = changed(tmp_path / "tuned", mask_id=9, mask_num=2)
+    folder = copy_builtin_model(tmp_path / "tuned", mask_id=9, mask_num=2)
     answers = {}
     for method in ("none", "space"):
         done = ngt(

@@ -21,7 +21,7 @@ from ngtcli.drafting.drafter import Context, Drafter, DraftSettings, Outcome, Ro
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree
-from tests.support.driven_drafters import Followed
+from tests.support.driven_drafters import DrafterRun
 from tests.support.tiny_models import KnownHeads, make_drafter, make_target, supply
 
 TOKENS = st.lists(st.integers(3, 8), min_size=1, max_size=4)
@@ -199,7 +199,7 @@ def test_a_pool_of_all_texts_forgets_what_was_taken_back(method: str) -> None:
         drafts = []
         for drafter in (life.drafter, fresh.drafter):
             drafter.close()
-            drafts.append(Followed(drafter, Context(later)).propose(BUDGET))
+            drafts.append(DrafterRun(drafter, Context(later)).propose(BUDGET))
         assert drafts[0] == drafts[1]
 
     holds()
@@ -281,13 +281,13 @@ def test_nothing_of_a_private_text_is_drafted_later(method: str) -> None:
     secret, known = [50, 51, 52, 53, 50, 51, 52], [3, 4, 5, 3, 4]
     heads = KnownHeads([known], ["medusa"] if method == "auto" else [method])
     drafter = make_drafter(method, DraftSettings(heads=heads, masks=(9, 9)))
-    followed = Followed(drafter, Context(secret, vocabulary=60, private=True))
+    followed = DrafterRun(drafter, Context(secret, vocabulary=60, private=True))
     tree = followed.propose(BUDGET)
     top = np.full((len(tree) + 1, followed.top_k), 53) if followed.top_k else None
     followed.emit([53, 50, 51], Outcome(tree, top))
     followed.close()
     for ids in (known, [*known, 50], [*known, 50, 51]):
-        drafted = set(Followed(drafter, Context(ids, vocabulary=60)).propose(BUDGET).tokens)
+        drafted = set(DrafterRun(drafter, Context(ids, vocabulary=60)).propose(BUDGET).tokens)
         assert not drafted & {*secret} - {*ids}
 
 
@@ -298,5 +298,5 @@ def test_the_public_pool_drops_what_was_added_first(monkeypatch: pytest.MonkeyPa
         drafter.begin(Context(list(range(start, start + 10))))
     drafts = {}
     for last in (100, 990):
-        drafts[last] = Followed(drafter, Context([1, last])).propose(BUDGET).tokens
+        drafts[last] = DrafterRun(drafter, Context([1, last])).propose(BUDGET).tokens
     assert drafts == {100: (), 990: (991, 992, 993, 994, 995)}

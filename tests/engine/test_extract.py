@@ -22,7 +22,7 @@ from ngtcli.drafting.steps import Token
 from ngtcli.engine.batch.extract import Extraction, FieldValue, members, merged, probability
 from ngtcli.engine.request import Tasks
 from tests.support.fakes import FakeAnswers, FakeSession, answer_with
-from tests.support.helpers import ROOT_FOLDER, Done, fill, ngt, wait_until
+from tests.support.helpers import ROOT_FOLDER, Done, ngt, wait_until, write_files
 from tests.support.warm import Warm
 
 LETTERS = ROOT_FOLDER / "ngtcli" / "examples" / "letters"
@@ -171,7 +171,7 @@ def texts(tmp_path: Path) -> Path:
     }
     rows["f5.txt"] = {"name": "=1+1", "due": "2 April 2025", "sum": None}
     rows["f6.txt"] = {"name": 'a\u001bb\n"c", d', "due": None, "sum": -3}
-    return fill(tmp_path / "texts", **{name: json.dumps(row) for name, row in rows.items()})
+    return write_files(tmp_path / "texts", **{name: json.dumps(row) for name, row in rows.items()})
 
 
 def extract(texts: Path, *options: str, name: str = "out.csv", schema: str = SCHEMA) -> Done:
@@ -321,7 +321,7 @@ def test_a_long_file_is_read_in_parts_or_passages_and_that_is_told(
     monkeypatch.setattr("ngtcli.cli.dry_run.UnloadedSession", FakeSession)  # for the dry run alone
     paragraphs = [f"Part {i} tells of slate and tides. " * 12 for i in range(30)]
     paragraphs[3], paragraphs[20] = '{"name": null, "n": 1}', '{"name": "Bo", "n": 2}'
-    texts = fill(tmp_path / "texts", **{"long.txt": "\n\n".join(paragraphs)})
+    texts = write_files(tmp_path / "texts", **{"long.txt": "\n\n".join(paragraphs)})
     fake.say = lambda prompt: (re.findall(r"\{.*?\}", prompt) or ['{"name": null, "n": null}'])[0]
     done = extract(texts, "--overflow", "split", name="out.jsonl", schema="name, n int")
     row = json.loads((tmp_path / "out.jsonl").read_text())
@@ -430,7 +430,7 @@ def test_the_letters_of_the_readme_give_the_table_that_is_known(tmp_path: Path) 
 
 @pytest.mark.parametrize("how", [(), AT_ONCE], ids=["a question a field", "at once"])
 def test_rows_are_valid_whatever_the_text_says(tmp_path: Path, how: tuple[str, ...]) -> None:
-    texts = fill(
+    texts = write_files(
         tmp_path / "texts",
         **{
             "json.txt": '{"name": "}", "sum": [1, {"x": "\\""}]}\n{"name": 2',
@@ -462,7 +462,7 @@ def test_rows_are_valid_whatever_the_text_says(tmp_path: Path, how: tuple[str, .
 @pytest.mark.search
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_run_that_is_killed_goes_on_to_the_same_table(tmp_path: Path, rows: int) -> None:
-    texts = fill(
+    texts = write_files(
         tmp_path / "texts",
         **{f"f{i}.txt": f"Ship {i} came. It had {i} tons, Anna {i + 1} or more." for i in range(6)},
     )

@@ -36,7 +36,7 @@ from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
-from tests.support.ready_prompts import GivenToVllm, NumberedPrompt, answers
+from tests.support.ready_prompts import NumberedPrompt, ReadyPromptsForVllm, answer_prompts
 
 TOKENIZER = load_tokenizer("builtin")
 END_ID = TOKENIZER.backend.eos_token_id
@@ -243,7 +243,7 @@ def prompt(first: int) -> Prompt:
 def together(
     session: VllmSession, prompts: Iterable[NumberedPrompt], size: int
 ) -> Generator[Outcome]:
-    return answers(GivenToVllm(session, size=size, many=True), prompts)
+    return answer_prompts(ReadyPromptsForVllm(session, size=size, many=True), prompts)
 
 
 def whole(found: Outcome) -> Ended:

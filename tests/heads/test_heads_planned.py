@@ -20,7 +20,7 @@ from ngtcli.heads.kinds import load_head
 from ngtcli.heads.perceptrons import Hydra, Medusa, prefix_layer
 from tests.support.head_files import dflash_files, eagle3_files, mtp_folder, paths
 from tests.support.helpers import VOCABULARY
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tiny_models import make_hf
 
 pytestmark = pytest.mark.numeric
@@ -129,7 +129,7 @@ def recorder(fails: bool) -> Callable[..., Any]:
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "graph_recorder", recorder(fails))
-    reported = Reported()
+    reported = RecordingReporter()
     replay = reported.of(lambda: Replays("all is", CPU, captures=True))
     ran = list[int]()
 
@@ -156,7 +156,7 @@ def test_what_memory_did_not_suffice_to_capture_is_tried_later(
         return run
 
     monkeypatch.setattr(replays, "graph_recorder", lambda: capture)
-    reported = Reported()
+    reported = RecordingReporter()
     replay = reported.of(lambda: Replays("all is", CPU, captures=True))
     runs = 2 + replays.LATER
     for run in range(runs + 1):

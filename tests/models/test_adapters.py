@@ -21,9 +21,9 @@ from ngtcli.models.quantized import cached_weights, identity
 from ngtcli.models.stand_in import source_of
 from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system.files import home
-from tests.support.helpers import HARBOUR, changed, ngt
+from tests.support.helpers import HARBOUR, copy_builtin_model, ngt
 from tests.support.int8_layers import INT8, KERNEL
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tiny_models import decode, generate, make_drafter
 
 pytestmark = pytest.mark.cpu
@@ -75,7 +75,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_peft
 def test_the_weights_are_those_with_the_adapters_products_added(tmp_path: Path) -> None:
-    folder, reported = written(tmp_path / "adapter"), Reported()
+    folder, reported = written(tmp_path / "adapter"), RecordingReporter()
     true = merged(folder)
     spec = ModelSpec(folder, "cpu", "float32", packed=False)
     model = reported.of(lambda: load_model(spec))
@@ -140,7 +140,7 @@ def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_
     own = transformers.AutoConfig.from_pretrained(BUILTIN_PATH).dtype
     merged(folder).to(own).save_pretrained(tmp_path / "true")
     true, _ = load_quantized(str(tmp_path / "true"), INT8)
-    scores, reported = [], Reported()
+    scores, reported = [], RecordingReporter()
     for _ in range(2):
         found, report = reported.of(lambda: load_quantized(find(folder), INT8))
         assert not any(report.values())
@@ -195,7 +195,7 @@ def test_a_model_of_somebody_else_does_not_say_which_files_are_read(
     base: str, tmp_path: Path
 ) -> None:
     source = {"file": "/etc/passwd", "words": "mine", "base": base, "files": {}}
-    folder = changed(tmp_path / "model", model_type="other", ngt_source=source)
+    folder = copy_builtin_model(tmp_path / "model", model_type="other", ngt_source=source)
     (home("cache") / "stand-ins").mkdir(parents=True, exist_ok=True)
     link = home("cache") / "stand-ins" / "link"
     link.symlink_to(folder)
@@ -217,7 +217,9 @@ def test_the_tokenizer_is_the_adapters_where_it_has_one(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("present")
 def test_a_wrong_base_model_is_reported(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter")
-    quantized = changed(tmp_path / "quantized", quantization_config={"quant_method": "awq"})
+    quantized = copy_builtin_model(
+        tmp_path / "quantized", quantization_config={"quant_method": "awq"}
+    )
     for base, words in (
         (str(tmp_path / "nowhere"), "its base model: .*nowhere: no such folder"),
         (folder, "its base model: .*: an adapter, where a whole folder is needed"),

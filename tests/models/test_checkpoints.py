@@ -16,7 +16,7 @@ from ngtcli.models.weights.convert import Conversion
 from ngtcli.models.weights.formats import WeightFormat, prepacks
 from ngtcli.models.weights.linear import PackedLinear, prepack_floats
 from tests.support.families import FAMILIES
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tiny_models import make_hf, pack_layers, packed_from
 
 if prepack_floats(torch.ones(8, 8)) is None:
@@ -160,7 +160,7 @@ def test_bytes_are_told_while_a_large_checkpoint_is_read(
     monkeypatch.setattr("ngtcli.system.progress._UPDATE_INTERVAL_S", 0.0)
     make_hf("llama").save_pretrained(tmp_path, max_shard_size="20KB")
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
-    config, reported = transformers.AutoConfig.from_pretrained(tmp_path), Reported()
+    config, reported = transformers.AutoConfig.from_pretrained(tmp_path), RecordingReporter()
     conversion = Conversion(WeightFormat(F32, packed=True))
     reported.of(lambda: read_checkpoint(str(tmp_path), config, conversion, F32))
     told = reported.statuses

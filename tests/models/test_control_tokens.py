@@ -19,8 +19,8 @@ from ngtcli.prompts.chat import _SECRET, render
 from ngtcli.prompts.preset import Preset
 from tests.support.control_texts import (
     WORDS,
-    hostile,
-    marks,
+    control_tokens_in,
+    hostile_texts,
     preset,
     tokenizer_of,
     user,
@@ -119,15 +119,17 @@ def test_no_space_is_added_where_a_document_names_a_control_token(kind: str) -> 
 @MANY
 @given(data=st.data(), separator=st.sampled_from(["\n\n", "", "|", "<|im_end|>"]))
 def test_text_never_becomes_a_control_token(kind: str, data: Any, separator: str) -> None:
-    text = hostile(kind)
+    text = hostile_texts(kind)
     texts, name, question = data.draw(st.tuples(st.lists(text, min_size=1, max_size=3), text, text))
     tokenizer = tokenizer_of(kind)
-    own = marks(tokenizer, tokenizer.backend.encode(_rendered(kind, "x"), add_special_tokens=False))
+    own = control_tokens_in(
+        tokenizer, tokenizer.backend.encode(_rendered(kind, "x"), add_special_tokens=False)
+    )
     documents = [Document(name, t) for t in texts]
     message = task(documents, question, tokenizer, preset(separator)).message(documents).text + "x"
     chat = render(tokenizer.backend, user(message))
     coded = tokenizer.locate(chat.text, template=chat.template)
-    assert marks(tokenizer, coded.ids) == own
+    assert control_tokens_in(tokenizer, coded.ids) == own
     assert len(coded.starts) == len(coded.ids) and coded.starts == sorted(coded.starts)
     whole = tokenizer.backend.encode(chat.text, add_special_tokens=False)
     shown, before = (tokenizer.backend.decode(ids) for ids in (coded.ids, whole))
@@ -146,11 +148,11 @@ def _rendered(kind: str, message: str) -> str:
 @MANY
 @given(data=st.data())
 def test_tries_and_plain_prompts_read_text_as_text(kind: str, data: Any) -> None:
-    text = data.draw(hostile(kind))
+    text = data.draw(hostile_texts(kind))
     tokenizer = tokenizer_of(kind)
-    assert marks(tokenizer, tokenizer.encode(text)) == []
-    around = marks(tokenizer, tokenizer.backend.encode("x", add_special_tokens=True))
-    assert marks(tokenizer, tokenizer.encode(text, special=True)) == around
+    assert control_tokens_in(tokenizer, tokenizer.encode(text)) == []
+    around = control_tokens_in(tokenizer, tokenizer.backend.encode("x", add_special_tokens=True))
+    assert control_tokens_in(tokenizer, tokenizer.encode(text, special=True)) == around
 
 
 @pytest.mark.parametrize(
@@ -245,8 +247,10 @@ def test_templates_may_change_or_repeat_the_text(change: str) -> None:
     asked = task(documents, "", tokenizer, preset(template="{documents}"))
     text, ids, spans = code(asked.message(documents), tokenizer)
     plain = render(tokenizer.backend, user("x")).text
-    expected = marks(tokenizer, tokenizer.backend.encode(plain, add_special_tokens=False))
-    assert marks(tokenizer, ids) == expected
+    expected = control_tokens_in(
+        tokenizer, tokenizer.backend.encode(plain, add_special_tokens=False)
+    )
+    assert control_tokens_in(tokenizer, ids) == expected
     assert spans
     said = [{"role": "user", "content": asked.message(documents).text}]
     assert text == tokenizer.backend.apply_chat_template(said, tokenize=False)

@@ -20,7 +20,7 @@ from ngtcli.models.weights.onednn import Int8Kernel
 from ngtcli.models.weights.trials import SPREAD, model_fingerprint, module_devices
 from tests.support.families import build, family, target
 from tests.support.helpers import HARBOUR, ngt
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tiny_models import decode, generate, make_drafter
 
 pytestmark = pytest.mark.loads
@@ -51,7 +51,7 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def test_a_model_that_fits_on_one_device_runs_as_without_a_device_map() -> None:
-    reported = Reported()
+    reported = RecordingReporter()
     spec = ModelSpec("builtin", "cpu", "float32", packed=False, device_map="auto")
     model = reported.of(lambda: load_model(spec))
     alone = load_model(ModelSpec("builtin", "cpu", "float32", packed=False))
@@ -64,7 +64,7 @@ def test_a_model_that_fits_on_one_device_runs_as_without_a_device_map() -> None:
 
 def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     on_disk("model.layers.1", "model.layers.4")
-    reported = Reported()
+    reported = RecordingReporter()
     spec = ModelSpec("builtin", "cpu", "auto", device_map="auto")
     model = reported.of(lambda: load_model(spec))
     (warning,) = reported.warnings

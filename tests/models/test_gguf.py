@@ -24,7 +24,7 @@ from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system.files import home
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.int8_layers import INT8, KERNEL
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tokenizer_kinds import backend
 from tests.tools.gguf_files import ARCHITECTURES, stored, write
 
@@ -215,7 +215,7 @@ def test_int8_is_that_of_the_dequantized_checkpoint_and_is_kept(
     monkeypatch.setattr(
         "ngtcli.models.weights.checkpoints.gguf_weights", None
     )  # nothing is read again
-    reported = Reported()
+    reported = RecordingReporter()
     again, _ = reported.of(lambda: load_quantized(folder, INT8))
     assert torch.equal(scores(again), scores(found))
     assert reported.statuses[-1].startswith("Read")

@@ -21,7 +21,7 @@ from ngtcli.models.hub import ask, be_quiet, split_id
 from ngtcli.system.progress import ByteBar
 from tests.support.helpers import HARBOUR, NGT
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 CHUNK = 10 * 1024 * 1024  # bytes that huggingface_hub writes at a time
 
@@ -368,7 +368,7 @@ def test_warnings_of_the_hub_library_are_replaced_by_our_line(tmp_path: Path) ->
 def test_the_line_of_a_download_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 100, 10))
     monkeypatch.setattr("ngtcli.system.progress.time.monotonic", lambda: float(next(now)))
-    reported = Reported()
+    reported = RecordingReporter()
     bar = reported.of(lambda: ByteBar("Downloading", 16_000_000_000, 7_000_000_000))
     bar.update(1_000_000_000)
     bar.update(-400_000_000)  # some are read again

@@ -15,7 +15,7 @@ from ngtcli.models.weights.linear import PackedLinear, quantize_weight
 from ngtcli.models.weights.onednn import (
     Int8Kernel,
 )
-from tests.support.int8_layers import KERNEL, KERNELS, layer_of, true_product
+from tests.support.int8_layers import KERNEL, KERNELS, expected_matmul, layer_of
 
 pytestmark = [
     pytest.mark.numeric,
@@ -57,7 +57,7 @@ def test_a_layer_gives_the_product_of_its_integers(
     rows = torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed + 1))
     rows *= 10.0 ** (magnitude * torch.linspace(0, 1, count)[:, None])
     rows[0, ::2] = 0
-    true, found = true_product(layer, weight, rows), layer(rows).double()
+    true, found = expected_matmul(layer, weight, rows), layer(rows).double()
     # An input half-way between two integers may be rounded either way in float32: one of them.
     most = rows.double().abs().amax(1, keepdim=True) / kernel.qmax
     one = most * quantize_weight(weight)[1].double() * onednn.QMAX

@@ -25,8 +25,8 @@ from ngtcli.models.pretrained import ContextLimit, context_limit, read_config
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.families import FAMILIES as MANY
 from tests.support.families import LongBackend, build, reason_and_way, target
-from tests.support.helpers import HARBOUR, FakeBackend, changed, ngt, run_and_look
-from tests.support.recording_reporter import Reported
+from tests.support.helpers import HARBOUR, FakeBackend, assert_not_loaded, copy_builtin_model, ngt
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,
@@ -53,7 +53,7 @@ def test_a_model_that_its_files_do_not_fill_is_refused(
     tmp_path: Path, values: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ModelError, match=told) as caught:
-        load_model(ModelSpec(changed(tmp_path / "model", **values), device="cpu"))
+        load_model(ModelSpec(copy_builtin_model(tmp_path / "model", **values), device="cpu"))
     assert caught.value.exit_code == 4 and caught.value.hint
 
 
@@ -63,8 +63,8 @@ def test_a_model_that_its_files_do_not_fill_is_refused(
 def test_weights_that_are_left_over_get_one_warning_and_a_whole_checkpoint_none(
     tmp_path: Path, values: dict[str, Any], words: list[str]
 ) -> None:
-    reported = Reported()
-    folder = changed(tmp_path / "model", **values)
+    reported = RecordingReporter()
+    folder = copy_builtin_model(tmp_path / "model", **values)
     reported.of(lambda: load_model(ModelSpec(folder, device="cpu", packed=False)))
     told = reported.warnings
     assert len(told) == bool(words) and all(word in told[0] for word in words)
@@ -78,7 +78,7 @@ class _Harm:
 def test_a_pickle_that_runs_code_is_refused_in_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = changed(tmp_path / "model")
+    folder = copy_builtin_model(tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").unlink()
     torch.save({"a": _Harm()}, tmp_path / "model" / "pytorch_model.bin")
     with warnings.catch_warnings(record=True) as heard, pytest.raises(ModelError, match="pickle"):
@@ -110,7 +110,7 @@ def test_names_are_judged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert hint in caught.value.hint
     for missing, told in (("*.safetensors", "no weights"), ("tok*", "no tokenizer")):
         folder = tmp_path / told
-        changed(folder)
+        copy_builtin_model(folder)
         for file in folder.glob(missing):
             file.unlink()
         with pytest.raises(ModelError, match=told):
@@ -122,7 +122,7 @@ def test_a_model_in_the_cache_needs_no_network(
 ) -> None:
     import huggingface_hub
 
-    folder = changed(tmp_path / "snapshot")
+    folder = copy_builtin_model(tmp_path / "snapshot")
     files = dict.fromkeys(os.listdir(folder), 1)
     asked: list[str] = []
 
@@ -147,7 +147,7 @@ def test_a_model_in_the_cache_needs_no_network(
 
 def test_a_missing_model_is_told_without_torch() -> None:
     words = ["ask", "Who?", "-d", HARBOUR, "-m", "./nowhere/model"]
-    run_and_look([words], {"torch", "transformers", "huggingface_hub"})
+    assert_not_loaded([words], {"torch", "transformers", "huggingface_hub"})
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -398,7 +398,7 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
     "fields", [{"num_hidden_layers": 10**9}, {"text_config": {"num_hidden_layers": 10**9}}]
 )
 def test_a_number_of_layers_without_sense_is_refused(fields: Any, tmp_path: Path) -> None:
-    folder = changed(tmp_path / "model", **fields)
+    folder = copy_builtin_model(tmp_path / "model", **fields)
     with pytest.raises(ModelError, match="1000000000 layers"):
         read_config(folder, folder)
     done = ngt("summarize", "-m", folder, HARBOUR)

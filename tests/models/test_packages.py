@@ -9,7 +9,7 @@ from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import find
 from ngtcli.models.requirements import quantization_method, require_for_weights
-from tests.support.helpers import changed, ngt
+from tests.support.helpers import copy_builtin_model, ngt
 
 METHODS = {
     "bitsandbytes": "bitsandbytes and accelerate",
@@ -34,7 +34,7 @@ def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_packages")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_missing_package_is_named_with_the_command(method: str, tmp_path: Path) -> None:
-    folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
+    folder = copy_builtin_model(tmp_path / "model", quantization_config={"quant_method": method})
     assert quantization_method(folder) == method
     are = "are" if " and " in METHODS[method] else "is"
     for read in (_load, lambda name: require_for_weights(name, name)):
@@ -52,7 +52,7 @@ def test_a_missing_package_is_named_with_the_command(method: str, tmp_path: Path
 def test_weights_for_gpus_are_refused_on_a_cpu_before_documents_are_read(
     method: str, tmp_path: Path
 ) -> None:
-    folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
+    folder = copy_builtin_model(tmp_path / "model", quantization_config={"quant_method": method})
     for read in (_load, lambda name: require_for_weights(name, name, "auto")):
         with pytest.raises(ModelError, match=f"quantized by {method}, which runs on GPUs only"):
             read(folder)
@@ -68,7 +68,7 @@ def test_weights_for_gpus_are_refused_on_a_cpu_before_documents_are_read(
 def test_on_a_gpu_the_package_is_named_that_runs_such_weights(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
+    folder = copy_builtin_model(tmp_path / "model", quantization_config={"quant_method": method})
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     with pytest.raises(ModelError, match=f"needs {ON_GPU[method]}, which is not installed"):
         require_for_weights(folder, folder, "cuda")
@@ -97,5 +97,5 @@ def test_the_extra_is_named_that_a_kind_of_file_needs(
 def test_the_method_is_that_of_the_configuration(
     values: dict[str, Any], method: str, tmp_path: Path
 ) -> None:
-    assert quantization_method(changed(tmp_path / "model", **values)) == method
+    assert quantization_method(copy_builtin_model(tmp_path / "model", **values)) == method
     assert not quantization_method(tmp_path / "nothing")

@@ -26,7 +26,7 @@ from ngtcli.models.weights.target_modules import target_modules
 from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tiny_models import (
     Scripted,
     decode,
@@ -152,7 +152,7 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
 
 
 def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted() -> None:
-    hf, reported = make_hf("llama"), Reported()
+    hf, reported = make_hf("llama"), RecordingReporter()
     conversion = Conversion(WeightFormat(torch.float32, packed=True))
     reported.of(lambda: conversion.pack_rest(hf))
     assert not any(packed_weights(hf)) and not reported.statuses
@@ -163,7 +163,7 @@ def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted
 @pytest.mark.loads
 def test_floats_are_not_packed_for_single_rows() -> None:
     """Without drafts most passes have one row, which takes less time unpacked."""
-    reported = Reported()
+    reported = RecordingReporter()
     for drafts in (True, False):
         with reporting_to(reported):
             model = load_model(ModelSpec("builtin", "cpu", drafts=drafts))

@@ -19,8 +19,8 @@ from ngtcli.models.weights import checkpoints
 from ngtcli.models.weights.formats import int8_kernel
 from ngtcli.models.weights.load_quantized import load_quantized, summary
 from tests.support.families import family
-from tests.support.int8_layers import INT8, KERNEL, dequantized, held_tensors
-from tests.support.recording_reporter import Reported
+from tests.support.int8_layers import INT8, KERNEL, dequantize, named_tensors
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tiny_models import FAMILIES, make_hf, saved, scores
 
 pytestmark = [
@@ -51,13 +51,13 @@ def test_a_family_gives_what_its_dequantized_weights_give(
     assert not any(isinstance(module, nn.Linear) for module in found.modules())
     embedding, true = found.get_input_embeddings(), hf.get_input_embeddings()
     assert torch.equal(embedding.weight, true.weight)
-    true = scores(dequantized(hf))
+    true = scores(dequantize(hf))
     assert ((scores(found) - true).norm() / true.norm()) < 0.06  # inputs are rounded as well
 
 
 def assert_holds_the_same(one: Any, other: Any) -> None:
     """Two models hold the same bytes, floats and prepacked integers alike."""
-    tensors, others = held_tensors(one), held_tensors(other)
+    tensors, others = named_tensors(one), named_tensors(other)
     assert tensors.keys() == others.keys()
     different = [
         name
@@ -104,7 +104,7 @@ def test_other_layers_and_experts_are_read_and_kept_as_integers(
     else:  # some kernels of floats give other bits where a weight lies at another place in memory
         torch.testing.assert_close(scores(first), scores(again), rtol=1e-4, atol=1e-4)
     hf.set_experts_implementation("eager") if "experts" in str(hf) else None
-    true = scores(dequantized(hf))
+    true = scores(dequantize(hf))
     assert (scores(first) - true).norm() < 0.08 * true.norm()  # inputs are rounded as well
     assert summary(first, 0.0)[0] > 0.8
     assert not any(one.ndim == 3 and one.shape[1] > 1 for one in first.parameters())
@@ -126,7 +126,7 @@ def test_a_mostly_unquantized_model_is_reported_in_one_line(
     changes = {**MORE["gpt2"], "n_positions": positions, "vocab_size": 60}
     config = AutoConfig.for_model("gpt2", **changes, bos_token_id=0, eos_token_id=0)
     folder = saved(tmp_path, AutoModelForCausalLM.from_config(config))
-    reported = Reported()
+    reported = RecordingReporter()
     reported.of(lambda: load_quantized(folder, INT8))
     found = reported.warnings
     assert len(found) == len(told) and all(a in b for a, b in zip(told, found, strict=True))

@@ -24,7 +24,7 @@ from ngtcli.system.arrays import HEADER_SIZE, PADDING, ArrayWriter
 from ngtcli.system.files import home, write_all
 from tests.support.helpers import ngt
 from tests.support.int8_layers import INT8, KERNEL
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tiny_models import make_hf, saved, scores
 
 pytestmark = [
@@ -38,7 +38,7 @@ class Loads:
 
     def __init__(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.quantized = folder, 0
-        self._reported = Reported()
+        self._reported = RecordingReporter()
         real = module.read_checkpoint
 
         def counted(*given: Any, **more: Any) -> Any:
@@ -196,7 +196,7 @@ def test_no_file_is_written_where_there_is_no_room_for_it(
     hf = make_hf("llama", tie_word_embeddings=False, hidden_size=256, intermediate_size=512)
     folder = saved(tmp_path, hf)
     size = (tmp_path / "model.safetensors").stat().st_size
-    reported = Reported()
+    reported = RecordingReporter()
     warnings = reported.warnings
 
     def load_with(free: int) -> int:

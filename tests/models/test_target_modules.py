@@ -20,7 +20,7 @@ from ngtcli.models.weights.convert import Conversion, convertible
 from ngtcli.models.weights.linear import PackedLinear
 from ngtcli.models.weights.load_quantized import set_activation_dtype
 from ngtcli.models.weights.target_modules import TargetModule
-from tests.support.int8_layers import INT8, KERNEL, dequantized, true_product
+from tests.support.int8_layers import INT8, KERNEL, dequantize, expected_matmul
 
 pytestmark = [
     pytest.mark.cpu,
@@ -71,7 +71,9 @@ def test_a_layer_of_another_class_gives_the_product_of_its_integers(kind: Any) -
     (place,) = quantize(hf)
     assert place.transposed == isinstance(own, Conv1D) and isinstance(hf[0], PackedLinear)
     found = hf[0](rows)
-    assert torch.allclose(found.double(), true_product(hf[0], weight, rows), rtol=1e-5, atol=1e-5)
+    assert torch.allclose(
+        found.double(), expected_matmul(hf[0], weight, rows), rtol=1e-5, atol=1e-5
+    )
     assert within_rounding(found, true, weight, rows)
 
 
@@ -116,7 +118,7 @@ def test_experts_give_what_the_weights_of_their_integers_give(family: str) -> No
     given = list(routed(20, 1))
     own = hf.experts(*given)
     names = [place.name for place in quantizable(hf)]
-    true = dequantized(experts(family)).experts(*given)
+    true = dequantize(experts(family)).experts(*given)
     assert len(quantize(hf)) == len(names) == 2
     found = hf.experts(*given)
     assert (found - true).norm() < 0.03 * true.norm()  # inputs are rounded as well

@@ -30,7 +30,7 @@ from ngtcli.system.reporting import reporting_to
 from ngtcli.system.trials import Trial
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.int8_layers import KERNEL
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.tiny_models import make_hf
 
 pytestmark = pytest.mark.numeric
@@ -187,7 +187,7 @@ def test_half_precision_without_a_kernel_is_told_of_where_it_is_named(
     half_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "prepacks", lambda dtype: dtype == F32)
-    reported = Reported()
+    reported = RecordingReporter()
     with reporting_to(reported):
         for dtype in ("bfloat16", "float32"):
             load_model(ModelSpec(half_folder, "cpu", dtype))
@@ -202,7 +202,7 @@ def test_bfloat16_is_taken_by_gpus_that_multiply_it(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _=None: (1 << 34, 1 << 34))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    reported = Reported()
+    reported = RecordingReporter()
     for has, wanted in ((True, "auto"), (False, F16)):
 
         def supported(including_emulation: bool = True, has: bool = has) -> bool:
@@ -228,7 +228,7 @@ def fail(*_: object, **__: object) -> Any:
 @pytest.mark.parametrize("allowed", ["high", "medium", "one device"])
 def test_float32_means_float32(allowed: str) -> None:
     """A program that ngt runs in may have allowed less; what is remembered meanwhile is apart."""
-    cpu, reported = torch.device("cpu"), Reported()
+    cpu, reported = torch.device("cpu"), RecordingReporter()
     full = Trial("ways", cpu, (), bool).key
     try:
         if allowed == "one device":

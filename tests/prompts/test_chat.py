@@ -22,8 +22,8 @@ from ngtcli.prompts.preset import deciding
 from ngtcli.server.public import is_private
 from ngtcli.system.sandbox import bounded
 from tests.support.control_texts import (
-    hostile,
-    marks,
+    control_tokens_in,
+    hostile_texts,
     preset,
     tokenizer_of,
     user,
@@ -57,7 +57,10 @@ def test_documents_go_where_the_template_puts_them(template: str) -> None:
     texts = [escape(d.text.strip()) for d in TIDE]
     assert [tokenizer.decode(ids).strip() for ids in prompt.references] == texts
     plain = tokenizer.backend.encode(prompt.text, add_special_tokens=False)
-    assert len(marks(tokenizer, prompt.ids)) == len(marks(tokenizer, plain)) - 1  # that of a text
+    assert (
+        len(control_tokens_in(tokenizer, prompt.ids))
+        == len(control_tokens_in(tokenizer, plain)) - 1
+    )  # that of a text
 
 
 @pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON, CHATML.replace("trim", "tojson")])
@@ -66,12 +69,19 @@ def test_no_text_of_a_template_becomes_a_control_token(template: str, data: Any)
     tokenizer = tokenizer_of("qwen")
     tokenizer = Tokenizer(tokenizer.backend)
     tokenizer.backend.chat_template = template
-    texts = data.draw(st.lists(hostile("qwen").map(utf8).map(str.strip), min_size=4, max_size=6))
+    texts = data.draw(
+        st.lists(hostile_texts("qwen").map(utf8).map(str.strip), min_size=4, max_size=6)
+    )
     pairs = list(zip(texts[2::2], texts[3::2], strict=False)) * ("documents" in template)
     own = render(tokenizer.backend, user("x"), Chat(system="x"), [("x", "x")] * len(pairs))
-    wanted = marks(tokenizer, tokenizer.backend.encode(own.text, add_special_tokens=False))
+    wanted = control_tokens_in(
+        tokenizer, tokenizer.backend.encode(own.text, add_special_tokens=False)
+    )
     chat = render(tokenizer.backend, user(texts[0] + "x"), Chat(system=texts[1] + "x"), pairs)
-    assert marks(tokenizer, tokenizer.locate(chat.text, template=chat.template).ids) == wanted
+    assert (
+        control_tokens_in(tokenizer, tokenizer.locate(chat.text, template=chat.template).ids)
+        == wanted
+    )
     # The template's spans, in a row, are what it writes around texts of nothing.
     written = "".join(chat.text[a:b] for a, b in chat.template)
     bare = "".join(own.text[a:b] for a, b in own.template)

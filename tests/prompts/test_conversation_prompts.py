@@ -20,9 +20,16 @@ from ngtcli.prompts.preset import for_task, without_documents
 from ngtcli.prompts.selecting import prompt_for
 from ngtcli.prompts.turns import Turn, earlier_questions
 from ngtcli.retrieval.index import EARLIER, index_of
-from tests.support.control_texts import hostile, marks, preset, tokenizer_of, utf8, with_template
+from tests.support.control_texts import (
+    control_tokens_in,
+    hostile_texts,
+    preset,
+    tokenizer_of,
+    utf8,
+    with_template,
+)
 from tests.support.helpers import template
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 NAMES = ("chatml", "trims", "gemma", "mistral", "thinks", "parts")  # of templates
 TEMPLATES = {name: template(name) for name in NAMES}
@@ -134,11 +141,11 @@ def test_a_template_that_leaves_turns_out_is_an_error() -> None:
 def test_no_turn_becomes_a_control_token(name: str, data: Any) -> None:
     tokenizer = Tokenizer(tokenizer_of("qwen").backend)
     tokenizer.backend.chat_template = TEMPLATES[name]
-    texts = data.draw(st.lists(hostile("qwen").map(utf8), min_size=4, max_size=4))
+    texts = data.draw(st.lists(hostile_texts("qwen").map(utf8), min_size=4, max_size=4))
     own = [("user", texts[0] + "x"), ("assistant", "x" + texts[1]), ("user", texts[2] + "x")]
     plain = task(tokenizer, [(role, "x") for role, _ in own], "x").build(TIDE)
     whole = task(tokenizer, own, texts[3] + "x").build(TIDE)
-    assert marks(tokenizer, whole.ids) == marks(tokenizer, plain.ids)
+    assert control_tokens_in(tokenizer, whole.ids) == control_tokens_in(tokenizer, plain.ids)
 
 
 # --- what does not fit ---
@@ -155,7 +162,7 @@ def exchanges(count: int) -> list[tuple[str, str]]:
 def test_the_oldest_turns_are_left_out_and_documents_stay() -> None:
     tokenizer, said, heads, left = with_template(CHATML), exchanges(30), [], []
     for n in range(31):
-        reported = Reported()
+        reported = RecordingReporter()
         whole = task(tokenizer, said[: 2 * n], f"user {n} asks of boats?", context=900)
         prompt = reported.of(partial(prompt_for, whole, Settings.of(overflow="error")))
         assert "The tide is high at noon." in prompt.text

@@ -18,7 +18,7 @@ from ngtcli.prompts.preset import Preset, load_preset, preset_files
 from ngtcli.prompts.reports import Cut
 from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import FakeBackend
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 TOKENIZER = Tokenizer(FakeBackend())
 ROOM = {"context": 400, "answer": 40, "overflow": "truncate"}
@@ -205,7 +205,7 @@ def test_counting_long_texts_shows_progress_and_can_be_interrupted(monkeypatch) 
         if len(told) == 2:
             raise KeyboardInterrupt
 
-    reported = Reported()
+    reported = RecordingReporter()
     monkeypatch.setattr(reported, "status", stop)
     with pytest.raises(KeyboardInterrupt), reporting_to(reported):
         fitted(load_preset("summarize"), [LONG_DOCUMENT], "", TOKENIZER, context=500_000, answer=40)

@@ -27,7 +27,7 @@ from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.build import Task
 from ngtcli.prompts.preset import load_preset
 from ngtcli.prompts.splitting import Part, _groups, _Piece, fits, split
-from tests.support.helpers import FakeBackend, changed, in_terminal, ngt
+from tests.support.helpers import FakeBackend, copy_builtin_model, in_terminal, ngt
 
 TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
 
@@ -110,7 +110,9 @@ def book(tmp_path: Path) -> str:
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Flags for short answers of the built-in model with a context in which a chapter fits."""
-    folder = changed(tmp_path_factory.mktemp("short") / "model", max_position_embeddings=560)
+    folder = copy_builtin_model(
+        tmp_path_factory.mktemp("short") / "model", max_position_embeddings=560
+    )
     # In bfloat16, which some CPUs multiply, parts are answered one by one.
     return ("-m", folder, "--max-tokens", "8", "--method", "none", "--dtype", "float32")
 

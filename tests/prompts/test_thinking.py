@@ -24,7 +24,7 @@ from ngtcli.prompts.build import Task
 from ngtcli.prompts.chat import Chat, render
 from ngtcli.prompts.preset import Preset
 from ngtcli.prompts.thinking import switched, thinking_of
-from tests.support.batches import joint, own, together
+from tests.support.batches import auto_drafts, decode_batch, separate_drafts
 from tests.support.helpers import END, FakeBackend, examples, in_terminal, ngt
 from tests.support.runs import Run
 from tests.support.thinking_models import CONTEXT, TEMPLATES, tokenizer, write_model
@@ -328,8 +328,8 @@ def test_batched_reasoning_equals_single_reasoning(sampling: Settings) -> None:
     model, texts = make_target("qwen3"), prompts(6, seed=5)
     limits = Limits(18, 8, thinking=RANDOM)
     alone = [Run(model, drafter("none"), context(t), sampling, limits).finish() for t in texts]
-    for drafts in (own("trie"), own("prompt-lookup"), joint()):
-        found = together(model, texts, drafts, 3, sampling, lambda i: limits)
+    for drafts in (separate_drafts("trie"), separate_drafts("prompt-lookup"), auto_drafts()):
+        found = decode_batch(model, texts, drafts, 3, sampling, lambda i: limits)
         assert [m.token_ids for m in found] == [run.output for run in alone]
         assert [m.finish_reason for m in found] == [run.finish_reason for run in alone]
     assert {RANDOM.closing[0]} <= {token for run in alone for token in run.output}

@@ -29,7 +29,7 @@ from ngtcli.retrieval.search import Search
 from ngtcli.retrieval.vectors import CODED, Vectors
 from tests.encoder_models import make_embedder, make_meaning_embedder, make_reranker, with_modules
 from tests.support.helpers import ngt
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 pytestmark = pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="no extra dense")
 CONCEPTS = [
@@ -369,7 +369,7 @@ def test_vectors_made_before_an_interruption_are_cached(
 
 def test_passages_longer_than_the_model_reads_are_warned_of(models: dict[str, str]) -> None:
     settings = settings_with(models["meaning"], tokens=200)
-    reported = Reported()
+    reported = RecordingReporter()
     reported.of(lambda: ranked([*TEXTS, "ship " * 60], settings, "a ship"))
     (warning,) = reported.warnings
     assert warning.startswith("1 of 5 passages are longer than the 40 tokens that ")

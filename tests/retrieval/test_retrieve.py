@@ -30,7 +30,7 @@ from ngtcli.prompts.selecting import prompt_for
 from ngtcli.retrieval import index as index_module
 from ngtcli.retrieval.index import EARLIER, K1, B, index_of, words
 from tests.support.helpers import FakeBackend, ngt
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 SMALL = Cutting(16)
 TOKENIZER = Tokenizer(FakeBackend())  # a token a letter
@@ -119,7 +119,7 @@ def test_what_decides_how_a_text_is_cut_is_in_the_key(own_home: Path) -> None:
 
 
 def fitted(documents: list[Document], question: str, context: int, **values: Any) -> Any:
-    reported = Reported()
+    reported = RecordingReporter()
     own = Settings.of(overflow="retrieve", **{"passage_tokens": 16, "passages": 0, **values})
     task = Task(load_preset("ask"), documents, question, TOKENIZER, context, own.answer.max_tokens)
     prompt = reported.of(lambda: prompt_for(task, own))

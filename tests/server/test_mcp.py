@@ -40,9 +40,9 @@ from ngtcli.server.http_guard import Address, read_keys
 from ngtcli.server.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.server.service import Service
 from ngtcli.system import reporting
-from tests.support.helpers import fill, ngt, without_note
-from tests.support.recording_reporter import Reported
-from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
+from tests.support.helpers import ngt, without_note, write_files
+from tests.support.recording_reporter import RecordingReporter
+from tests.support.serving import CLIENT, LOCAL, RunningServer, ScriptedAnswers, Ticket
 from tests.support.warm import Warm
 
 TASKS = Tasks({task: (Settings(), load_preset(task)) for task in ("ask", "summarize")})
@@ -51,12 +51,12 @@ TIDES = "The harbour is dug.\n\nHigh tide is at nine.\n\nBarges carry slate."
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return fill(
+    return write_files(
         tmp_path / "notes", tides_txt=TIDES, sub__b_md="# Slate\n\nSlate is grey.", c_gif="x"
     )
 
 
-class Answering(Scripted):
+class Answering(ScriptedAnswers):
     """Answers with the first document, a word a step; `steps` counts what is done."""
 
     def __init__(self, many: int = 0) -> None:
@@ -243,7 +243,7 @@ def test_what_is_wrong_is_told_to_the_client_in_words(folder: Path) -> None:
             said = error_of(await client.call_tool(name, arguments))
             assert words in said and "pydantic" not in said and "--" not in said, name
 
-    called(folder, work, Scripted(failing))
+    called(folder, work, ScriptedAnswers(failing))
 
 
 def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_call_that_is_cancelled_while_it_waits_is_given_up_at_once(folder: Pat
         await anyio.to_thread.run_sync(cancelled.wait)
         loaded.set()
 
-    called(folder, work, Scripted(waiting))
+    called(folder, work, ScriptedAnswers(waiting))
 
 
 NOISY = """
@@ -477,12 +477,12 @@ def test_another_engine_and_a_missing_package_are_told_before_a_client_waits(
     assert done.stderr.decode().splitlines()[-1] == "pip install 'ngtcli[mcp]'"
 
 
-class Over(Serving):
+class Over(RunningServer):
     """The tools at `/mcp` of the HTTP server."""
 
-    def __init__(self, folder: Path, answers: Scripted, address: Address = LOCAL) -> None:
+    def __init__(self, folder: Path, answers: ScriptedAnswers, address: Address = LOCAL) -> None:
         self.served = ServedFolder([str(folder)], Settings())
-        reported = Reported()
+        reported = RecordingReporter()
         self.said = reported.warnings
         service = Service("builtin", TASKS, self.served)
         own = mcp_routes(reported.of(lambda: Tools(service, answers)))
@@ -546,7 +546,7 @@ def test_the_http_server_has_the_same_tools(folder: Path) -> None:
 
 
 def test_over_http_no_paths_of_this_machine_are_told(folder: Path) -> None:
-    over = Over(folder, Scripted(failing))
+    over = Over(folder, ScriptedAnswers(failing))
 
     async def work(url: str) -> None:
         async with Client(url) as client:

@@ -28,8 +28,8 @@ from ngtcli.server.service import Service
 from ngtcli.server.wire import decode
 from ngtcli.system import reporting
 from ngtcli.system.reporting import reporting_to
-from tests.support.recording_reporter import Reported
-from tests.support.serving import Serving
+from tests.support.recording_reporter import RecordingReporter
+from tests.support.serving import RunningServer
 from tests.support.tiny_models import make_target
 
 SETTINGS = Settings.of(max_tokens=4, calibrate=False, background="none", pool=False)
@@ -87,7 +87,7 @@ def reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_users_of_a_resident_model_who_ask_at_once_get_their_own_reports(
     reported_at_once: None,
 ) -> None:
-    operator = Reported()
+    operator = RecordingReporter()
     resident = operator.of(lambda: Resident(SETTINGS, persist=False))
 
     def ask(user: str) -> list[str]:
@@ -109,10 +109,10 @@ def test_users_over_http_who_ask_at_once_get_their_own_reports(
     keys = tmp_path / "keys"
     keys.write_text("\n".join(KEYS.values()))
     keys.chmod(0o600)
-    operator = Reported()
+    operator = RecordingReporter()
     resident = operator.of(lambda: Resident(SETTINGS, persist=False))
     service = Service("builtin", Tasks({"ask": (SETTINGS, load_preset("ask"))}))
-    server = Serving(resident, service, Address("127.0.0.1", 0, read_keys(keys)))
+    server = RunningServer(resident, service, Address("127.0.0.1", 0, read_keys(keys)))
 
     def ask(user: str) -> list[str]:
         documents = [{"name": f"{user}.txt", "text": TEXT}]
@@ -133,7 +133,7 @@ def test_users_over_http_who_ask_at_once_get_their_own_reports(
 
 
 def test_a_request_is_not_reported_to_who_runs_the_server() -> None:
-    operator = Reported()
+    operator = RecordingReporter()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         reporting.status("reading a document of a client")
@@ -157,7 +157,7 @@ def test_what_auto_learned_is_reported_to_who_loaded_the_model_and_to_no_request
     model = make_target()
     monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: model)
     settings = Settings.of(background="none", calibrate=False)
-    loader, client = Reported(), Reported()
+    loader, client = RecordingReporter(), RecordingReporter()
     loaded = loader.of(lambda: LocalSession(settings))
     path = pool_path(model.tokenizer.fingerprint, settings.model.model)
     path.parent.mkdir(parents=True, exist_ok=True)

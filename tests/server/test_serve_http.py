@@ -25,7 +25,7 @@ from ngtcli.server import http_guard
 from ngtcli.server.folder import ServedFolder
 from ngtcli.server.http_guard import Address, address_of
 from ngtcli.server.service import Service
-from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
+from tests.support.serving import CLIENT, LOCAL, RunningServer, ScriptedAnswers, Ticket
 
 WORDS = ("The", " tide", " turns", " at", " noon", ".")
 HEADERS = {"content-type": "application/json"}
@@ -67,15 +67,15 @@ def script(question: Request, ticket: Ticket) -> Generator[Event]:
     yield Ended(finish_reason="stop", steps=tuple(steps), statistics=statistics, sources=sources)
 
 
-class Live(Serving):
+class Live(RunningServer):
     """A server on the scripted answers, and clients of it."""
 
-    answers: Scripted
+    answers: ScriptedAnswers
 
     def __init__(self, folder: ServedFolder | None, address: Address = LOCAL) -> None:
         presets = {"chat": "chat", "generate": "chat", "ask": "ask"}
         tasks = Tasks({task: (Settings(), load_preset(name)) for task, name in presets.items()})
-        super().__init__(Scripted(script), Service("builtin", tasks, folder), address)
+        super().__init__(ScriptedAnswers(script), Service("builtin", tasks, folder), address)
 
     def openai(self, **more: Any) -> openai.OpenAI:
         options = {"api_key": "none", "max_retries": 0, "http_client": CLIENT, **more}

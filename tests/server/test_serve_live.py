@@ -22,7 +22,7 @@ from ngtcli.server.folder import ServedFolder
 from ngtcli.server.resident import Resident
 from ngtcli.server.service import Service
 from tests.support.helpers import HARBOUR, ROOT_FOLDER
-from tests.support.serving import CLIENT, Serving
+from tests.support.serving import CLIENT, RunningServer
 
 MANUAL = ROOT_FOLDER / "ngtcli" / "manual" / "http.md"
 ASKED = "When is high tide?"
@@ -54,7 +54,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     resident = Resident(settings, persist=False)
     folder = ServedFolder([str(root)], settings)
     service = Service("builtin", tasks, folder)
-    server = Serving(resident, service)
+    server = RunningServer(resident, service)
     own: Any = {"api_key": "none", "max_retries": 0, "http_client": CLIENT}
     client = openai.OpenAI(base_url=f"{server.url}/v1", **own)
     yield Live(resident, service, server.url, client)

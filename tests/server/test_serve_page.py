@@ -26,7 +26,7 @@ from ngtcli.server.page import page_and_policy
 from ngtcli.server.service import Service
 from tests.support.browser import COLOURS, Browser, in_browser
 from tests.support.helpers import ROOT_FOLDER
-from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
+from tests.support.serving import CLIENT, LOCAL, RunningServer, ScriptedAnswers, Ticket
 
 FERRY = "The ferry leaves the northern quay at noon."
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>\u202ebold"
@@ -37,7 +37,7 @@ SCORES = Scores(1.0, 1.0, None, None, None)
 ORIGINS = ("model", "prompt", "pool", "background", "own text", "scores", "draft")
 
 
-class Answers(Scripted):
+class Answers(ScriptedAnswers):
     """Answers every question with ANSWER, step by step: where it says so each waits for `go`."""
 
     go = threading.Semaphore(0)
@@ -79,9 +79,9 @@ class Answers(Scripted):
         yield Ended(finish_reason="length", facts=("9 tokens", "acceptance length 3.00"), **own)
 
 
-def server_of(folder: ServedFolder | None, address: Address = LOCAL) -> Serving:
+def server_of(folder: ServedFolder | None, address: Address = LOCAL) -> RunningServer:
     tasks = Tasks({task: (Settings(), load_preset(task)) for task in ("ask", "summarize")})
-    return Serving(Answers(), Service("builtin", tasks, folder), address)
+    return RunningServer(Answers(), Service("builtin", tasks, folder), address)
 
 
 @pytest.fixture(scope="module")

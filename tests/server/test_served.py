@@ -23,8 +23,8 @@ from ngtcli.server.many import ServedRun
 from ngtcli.server.places import Place
 from tests.cli import test_cli
 from tests.support import warm
-from tests.support.helpers import HARBOUR, ngt, run_and_look, wait_until
-from tests.support.recording_reporter import Reported
+from tests.support.helpers import HARBOUR, assert_not_loaded, ngt, wait_until
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.warm import Warm
 
 ASK = ("ask", "-d", HARBOUR, "Who saved the town?")
@@ -146,9 +146,9 @@ def test_a_command_that_is_answered_loads_nothing_that_answers() -> None:
     heavy = {"torch", "transformers", "tokenizers", "numba", "numpy", "pydantic", "jinja2"}
     heavy |= {"starlette", "uvicorn", "anyio", "asyncio", "http.client", "email"}
     before = count_answered()
-    run_and_look([[*ASK], ["summarize", HARBOUR, *SHORT]], heavy)
+    assert_not_loaded([[*ASK], ["summarize", HARBOUR, *SHORT]], heavy)
     cited = ["summarize", HARBOUR, "--cite", *SHORT]  # it is compared with the documents here
-    run_and_look([cited], heavy - {"numpy"})
+    assert_not_loaded([cited], heavy - {"numpy"})
     assert count_answered() == before + 3
 
 
@@ -397,7 +397,7 @@ def test_a_warning_of_a_process_that_loads_or_was_stopped_is_no_reason(
     monkeypatch.setenv("NGT_HOME", str(tmp_path))
     monkeypatch.setattr("ngtcli.server.client.subprocess.Popen", ended_at_once)
     place = Place.of(Settings())
-    reported = Reported()
+    reported = RecordingReporter()
     warnings = reported.warnings
     places.private(places.folder())
     place.log.write_text("ngt: report.pdf: 2 pages without text\n")

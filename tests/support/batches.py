@@ -18,7 +18,7 @@ from tests.support.tiny_models import GREEDY, make_drafter, make_target
 
 
 @lru_cache
-def target(family: str) -> TargetModel:
+def cached_target(family: str) -> TargetModel:
     return make_target(family)
 
 
@@ -36,7 +36,7 @@ def sequence_of(
     return DecodedSequence(model, context, sampling, limits, lambda: own, cache_policy=cache_policy)
 
 
-def together(
+def decode_batch(
     model: TargetModel,
     texts: Sequence[Sequence[int]],
     drafting: Drafting,
@@ -65,15 +65,15 @@ def outputs(sequences: Sequence[DecodedSequence]) -> list[list[int]]:
     return [one.token_ids for one in sequences]
 
 
-def each_by_itself(make: Callable[[], Drafter], max_nodes: int) -> Drafting:
+def separate_drafters(make: Callable[[], Drafter], max_nodes: int) -> Drafting:
     return Drafting(lambda context: make(), max_nodes)
 
 
-def own(method: str = "none", most: int = 24) -> Drafting:
-    return each_by_itself(lambda: make_drafter(method, DraftSettings(num_draft=most)), most)
+def separate_drafts(method: str = "none", most: int = 24) -> Drafting:
+    return separate_drafters(lambda: make_drafter(method, DraftSettings(num_draft=most)), most)
 
 
-def joint(pool: Pool | None = None) -> Drafting:
+def auto_drafts(pool: Pool | None = None) -> Drafting:
     curve = CostCurve({1: 1.0, 16: 1.1, 64: 1.5})
     costs = Costs({SHORT: curve})
     return batch_drafting(DraftSettings(num_draft=8, costs=costs, pool=pool))

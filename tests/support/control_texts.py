@@ -74,7 +74,7 @@ def tokenizer_of(kind: str) -> Tokenizer:
 
 
 @cache
-def hostile(kind: str) -> st.SearchStrategy[str]:
+def hostile_texts(kind: str) -> st.SearchStrategy[str]:
     """Text with control tokens of this kind and of others, whole and in halves."""
     names = [*tokenizer_of(kind).control.texts.values()] * 3 + CONTROL
     cuts = [(c, at) for c in names for at in (1, 2, len(c) // 2, len(c) - 2)]
@@ -96,7 +96,7 @@ def preset(separator: str = "\n\n", template: str = "{documents}\n\n{question}")
     return Preset("mine", Path("mine.yaml"), template, separator=separator)
 
 
-def marks(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+def control_tokens_in(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     """The control tokens among `ids`, but for the one that stands for what is unknown."""
     unknown = tokenizer.backend.unk_token_id
     return [i for i in ids if i in tokenizer.control.texts and i != unknown]

@@ -15,7 +15,7 @@ from ngtcli.drafting.origins import PolicyReport
 from ngtcli.drafting.tree import DraftTree
 
 
-class Followed:
+class DrafterRun:
     """A drafter that has begun a sequence, and the log of it. `top_k` is that of the last draft."""
 
     def __init__(self, drafter: Drafter, context: Context) -> None:
@@ -42,7 +42,7 @@ class Followed:
         return self.drafter.close(keep)
 
 
-class Batch:
+class DrafterBatch:
     """Sequences that one forward pass serves, for which `auto` drafts."""
 
     def __init__(
@@ -53,16 +53,16 @@ class Batch:
         self.settings = settings or DraftSettings()
         self.shared = Shared(self.settings, Options(), texts)
 
-    def begin(self, prompt: Sequence[int], said: Sequence[int] = (), **context: Any) -> Followed:
+    def begin(self, prompt: Sequence[int], said: Sequence[int] = (), **context: Any) -> DrafterRun:
         """A sequence that begins, or continues after what it has said."""
         known = Context(prompt, **{"vocabulary": 5000, **context})
         own = self.shared.settings_for(self.settings, known.private)
-        followed = Followed(Auto(own, shared=self.shared), known)
+        followed = DrafterRun(Auto(own, shared=self.shared), known)
         if said:
             followed.emit(said)
         return followed
 
-    def propose(self, sequences: Sequence[Followed], nodes: Sequence[int]) -> list[DraftTree]:
+    def propose(self, sequences: Sequence[DrafterRun], nodes: Sequence[int]) -> list[DraftTree]:
         """A draft for each, of at most so many nodes."""
         drafters = [one.drafter for one in sequences]
         logs = [one.log for one in sequences]

@@ -26,9 +26,9 @@ from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.reporting import reporting_to
 from tests.support import families
-from tests.support.batches import outputs, own, together
+from tests.support.batches import decode_batch, outputs, separate_drafts
 from tests.support.helpers import VOCABULARY, FakeBackend
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 from tests.support.runs import Run
 from tests.support.tiny_models import (
     GREEDY,
@@ -55,7 +55,7 @@ def on(device: str, family: str = "llama", **changes: Any) -> tuple[TargetModel,
     """A tiny model on a device, its forward passes captured there, and the warnings about them."""
     hf = make_hf(family, **changes).to(device)
     model = target_model(hf, Tokenizer(FakeBackend()), family)
-    reported = Reported()
+    reported = RecordingReporter()
     with reporting_to(reported):
         model.passes.switch_on(model.device)
     return model, reported.warnings
@@ -103,7 +103,7 @@ def texts_together_have_the_cpus_tokens(device: str) -> None:
     cpu = make_target("gemma2-sliding")
     truth = [on_cpu(plain)(cpu, text, max_tokens=20) for text in texts]
     for _ in range(2):
-        assert outputs(together(model, texts, own("trie", 7), 3)) == truth
+        assert outputs(decode_batch(model, texts, separate_drafts("trie", 7), 3)) == truth
         assert plain(model, texts[0], max_tokens=20) == truth[0]
     batched = [shape for shape in model.passes._captured if shape.sequences > 1]
     assert warnings == []
@@ -320,7 +320,7 @@ def layers_on_two_devices_give_the_cpus_tokens(device: str) -> None:
         return dict.fromkeys([*parts, "lm_head"], first) | layers
 
     spec = ModelSpec("builtin", device, "float32", device_map="auto")
-    reported = Reported()
+    reported = RecordingReporter()
     with patch("transformers.modeling_utils._get_device_map", placed):
         model = reported.of(lambda: load_model(spec))
     assert {parameter.device.type for parameter in model.hf.parameters()} == {device, "mps"}

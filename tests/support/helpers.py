@@ -102,7 +102,7 @@ def examples(most: int) -> int:
     return max(min(most, 2), round(most * EXAMPLES))
 
 
-def share(cases: Sequence[Any]) -> list[Any]:
+def sample_cases(cases: Sequence[Any]) -> list[Any]:
     """Of each stretch of the cases one by chance, always the same: so many as are tried now."""
     count, rng = max(1, min(len(cases), round(len(cases) * EXAMPLES))), random.Random(len(cases))
     ends = [len(cases) * i // count for i in range(count + 1)]
@@ -138,10 +138,12 @@ def _run(
         if "torch" in sys.modules:
             from tests.support import loaded_once
 
-            stack.enter_context(patch("ngtcli.system.trials.Trial.find", loaded_once.tried_once))
-            stack.enter_context(loaded_once.lent_once())
-        stack.enter_context(tokenizer_lent())
-        stack.enter_context(_threads_kept())
+            stack.enter_context(
+                patch("ngtcli.system.trials.Trial.find", loaded_once.find_trial_once)
+            )
+            stack.enter_context(loaded_once.lending())
+        stack.enter_context(lending_tokenizer())
+        stack.enter_context(_restoring_threads())
         if cwd is not None:
             stack.enter_context(contextlib.chdir(cwd))
         code = run()
@@ -153,7 +155,7 @@ def _run(
 _parsed: dict[str, Any] = {}
 
 
-def parsed_once(text: str, where: object, real: Any = parse_yaml) -> Any:
+def parse_yaml_once(text: str, where: object, real: Any = parse_yaml) -> Any:
     """`parse_yaml`, which takes 8 ms of a preset that ships."""
     if text not in _parsed:
         _parsed[text] = real(text, where)
@@ -164,7 +166,7 @@ _tokenizers: dict[type, tuple[Any, str]] = {}  # of the built-in model by class,
 
 
 @contextlib.contextmanager
-def tokenizer_lent() -> Iterator[None]:
+def lending_tokenizer() -> Iterator[None]:
     """Within, the built-in model's tokenizer is read once in a process, or again once changed."""
     library: Any = sys.modules.get("transformers.tokenization_utils_base")
     if library is None:
@@ -190,7 +192,7 @@ def tokenizer_lent() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _threads_kept() -> Iterator[None]:
+def _restoring_threads() -> Iterator[None]:
     torch = sys.modules.get("torch")
     threads = torch.get_num_threads() if torch else 0
     try:
@@ -200,7 +202,7 @@ def _threads_kept() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def run_and_look(commands: Sequence[Sequence[str]], unwanted: set[str]) -> None:
+def assert_not_loaded(commands: Sequence[Sequence[str]], unwanted: set[str]) -> None:
     """Run commands in one new process; after none of them a module of `unwanted` is loaded."""
     code = (
         "import json, sys\nfrom ngtcli.cli.app import run\n"
@@ -269,7 +271,7 @@ class FakeBackend:
         return {chr(32 + i): i for i in range(VOCABULARY)}
 
 
-def fill(folder: Path, **files: str | bytes) -> Path:
+def write_files(folder: Path, **files: str | bytes) -> Path:
     """Files by name, "__" for a slash and "_" for a dot."""
     for name, content in files.items():
         path = folder / name.replace("__", "/").replace("_", ".")
@@ -284,7 +286,7 @@ def template(name: str) -> str:
     return place.read_text("utf-8").removesuffix("\n")
 
 
-def changed(folder: Path, **values: Any) -> str:
+def copy_builtin_model(folder: Path, **values: Any) -> str:
     """A copy of the built-in model with other values in its config.json."""
     shutil.copytree(BUILTIN_PATH, folder)
     config = json.loads((folder / "config.json").read_text())

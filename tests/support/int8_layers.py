@@ -33,7 +33,7 @@ def layer_of(
     return PackedLinear(PrepackedInt8(packed, size, scale, kernel, data), bias)
 
 
-def true_product(layer: PackedLinear, weight: Tensor, rows: Tensor) -> Tensor:
+def expected_matmul(layer: PackedLinear, weight: Tensor, rows: Tensor) -> Tensor:
     """What the layer is to give, in float64 from the definition: integers times scales."""
     whole, scale = quantize_weight(weight)
     packed: Any = layer.packed_weight
@@ -44,7 +44,7 @@ def true_product(layer: PackedLinear, weight: Tensor, rows: Tensor) -> Tensor:
     return out if layer.bias is None else out + layer.bias.double()
 
 
-def held_tensors(hf: nn.Module) -> dict[str, Tensor]:
+def named_tensors(hf: nn.Module) -> dict[str, Tensor]:
     """All tensors of a model by name; of quantized layers their integers and scales."""
     tensors = dict(hf.named_buffers())
     for name, parameter in hf.named_parameters():
@@ -63,7 +63,7 @@ def held_tensors(hf: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def dequantized(hf: Any) -> Any:
+def dequantize(hf: Any) -> Any:
     """The model with the weights that its integers stand for, in float32; changed in place.
 
     An embedding that is tied to a layer keeps the values that it had.

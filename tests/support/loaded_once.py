@@ -31,7 +31,7 @@ from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.chat import _try
 from ngtcli.system import reporting
 from ngtcli.system.trials import Trial
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 _backgrounds: dict[tuple[Path, str], BackgroundCounts] = {}
 _costs: dict[str, CostCurve] = {}
@@ -39,7 +39,7 @@ TRIALS = {"exact", "ways"}
 _trials: dict[str, Any] = {}  # results by their keys
 
 
-def made_once(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
+def shipped_background(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
     """`make_shipped`, which takes a second for each home without a background."""
     key = SHIPPED[name], tokenizer.fingerprint
     if key not in _backgrounds:
@@ -47,7 +47,7 @@ def made_once(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
     return deepcopy(_backgrounds[key])
 
 
-def measured_once(model: TargetModel) -> CostCurve:
+def measured_costs(model: TargetModel) -> CostCurve:
     """`calibrate`, which takes up to two seconds for each home without costs."""
     key = remembered_costs(model).key
     if key not in _costs:
@@ -55,7 +55,7 @@ def measured_once(model: TargetModel) -> CostCurve:
     return deepcopy(_costs[key])
 
 
-def tried_once(self: Trial[Any], make: Callable[[], Any], real: Any = Trial.find) -> Any:
+def find_trial_once(self: Trial[Any], make: Callable[[], Any], real: Any = Trial.find) -> Any:
     """`Trial.find`, whose trials take seconds for each home without results.
 
     A key says all that a result depends on. Costs see `measured_once`.
@@ -72,7 +72,7 @@ def tried_once(self: Trial[Any], make: Callable[[], Any], real: Any = Trial.find
 _words: WeakKeyDictionary[Any, dict[object, Any]] = WeakKeyDictionary()
 
 
-def words_once(tokenizer: Tokenizer, size: int, ends: frozenset[int], real: Any = _words_of) -> Any:
+def words_of(tokenizer: Tokenizer, size: int, ends: frozenset[int], real: Any = _words_of) -> Any:
     """llguidance's form of a tokenizer, which takes 60 ms for each `Tokenizer` over a lent one."""
     forms = _words.setdefault(tokenizer.backend, {})
     key = size, ends
@@ -84,7 +84,7 @@ def words_once(tokenizer: Tokenizer, size: int, ends: frozenset[int], real: Any 
 _tried: set[object] = set()
 
 
-def template_tried(backend: Any, *template: object, real: Any = _try) -> None:
+def try_template_once(backend: Any, *template: object, real: Any = _try) -> None:
     """`_try`, which forks this large process for each tokenizer that was read, of what it took."""
     key = type(backend), str(getattr(backend, "special_tokens_map", "")), *template
     if key not in _tried:
@@ -99,7 +99,7 @@ _lent: set[tuple[object, ...]] = set()
 
 
 @contextmanager
-def lent_once() -> Iterator[None]:
+def lending() -> Iterator[None]:
     """What is lent within is back at the end."""
     before = set(_lent)
     try:
@@ -108,7 +108,7 @@ def lent_once() -> Iterator[None]:
         _lent.intersection_update(before)
 
 
-def lent(plan: Plan, real: Any = load.read) -> Any:
+def lend_model(plan: Plan, real: Any = load.read) -> Any:
     """`load.read`, which takes a sixth of a second, of the built-in model.
 
     A model whose loading reported something is read anew, so that each reader gets the report.
@@ -118,7 +118,7 @@ def lent(plan: Plan, real: Any = load.read) -> Any:
         return real(plan)
     hf, state = _models.get(key, (None, ()))
     if hf is None or _state(hf) != state:
-        reported = Reported()
+        reported = RecordingReporter()
         hf = reported.of(lambda: real(plan))
         for line in reported.statuses:
             reporting.status(line)

@@ -38,7 +38,7 @@ class Part(NamedTuple):
     total: int = 0
 
 
-class Naive:
+class NaiveBlend:
     """The blend, written over lists of texts, with dictionaries."""
 
     def __init__(

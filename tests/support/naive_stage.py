@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ngtcli.drafting.auto.config import CONFIG
-from tests.support.naive_blend import Naive, Part
+from tests.support.naive_blend import NaiveBlend, Part
 
 OWN, PROMPT, POOL, GENERAL = range(1, 5)  # sources in the order of the blend
 _TIE = {OWN: 0, PROMPT: 1, POOL: 2, GENERAL: 3}
@@ -93,7 +93,7 @@ class NaiveStage:
         return 10
 
     def candidates(
-        self, blend: Naive, answer: Sequence[int], least: float
+        self, blend: NaiveBlend, answer: Sequence[int], least: float
     ) -> dict[int, tuple[float, list[Cell]]]:
         """Each candidate's probability by the stage, and its cells."""
         parts: defaultdict[int, list[Part]] = defaultdict(list)
@@ -111,7 +111,7 @@ class NaiveStage:
         whole = sum(scores.values()) + max(0.0, 1 - blended)
         return {token: (score / whole, cells[token]) for token, score in scores.items()}
 
-    def learn(self, blend: Naive, answer: Sequence[int], token: int) -> None:
+    def learn(self, blend: NaiveBlend, answer: Sequence[int], token: int) -> None:
         """One step of Adagrad along the gradient of the log-probability of `token`."""
         gradient: defaultdict[Cell, float] = defaultdict(float)
         for other, (probability, cells) in self.candidates(

@@ -19,7 +19,7 @@ NumberedPrompt = tuple[int, Prompt | NgtError]
 _PRESET = Preset("as it is", Path(), "{documents}")
 
 
-class _GivenPrompts(Engine):
+class _ReadyPromptEngine(Engine):
     """An engine whose questions are the numbers of prompts."""
 
     prompts: dict[str, Prompt] = {}
@@ -29,16 +29,16 @@ class _GivenPrompts(Engine):
         return self.prepare_answer(submission, self._session_for(submission), prompt, AS_SET)
 
 
-class GivenPrompts(_GivenPrompts, LocalEngine):
+class ReadyPrompts(_ReadyPromptEngine, LocalEngine):
     """Answers prompts by a model that is loaded in this process."""
 
 
-class GivenToVllm(_GivenPrompts, VllmBatchEngine):
+class ReadyPromptsForVllm(_ReadyPromptEngine, VllmBatchEngine):
     """Answers prompts by vLLM."""
 
 
-def answers(
-    engine: _GivenPrompts,
+def answer_prompts(
+    engine: _ReadyPromptEngine,
     prompts: Iterable[NumberedPrompt],
     settings: dict[int, Settings] | None = None,
 ) -> Generator[Outcome]:

@@ -10,7 +10,7 @@ Notify = Callable[[str], object]
 Result = TypeVar("Result")
 
 
-class Reported(Reporter):
+class RecordingReporter(Reporter):
     """Keeps the lines that are reported."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from ngtcli.server.app import Entrance, application
 from ngtcli.server.http_guard import Address, Guard, knows_users, listen
 from ngtcli.server.process import Http
 from ngtcli.server.service import Service
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 CLIENT = httpx.Client(verify=False)  # reading certificates takes long
 LOCAL = Address("127.0.0.1", 0)
@@ -34,7 +34,7 @@ class Ticket:
 
 
 @dataclass
-class Scripted:
+class ScriptedAnswers:
     """Answers every question by the events of `script`; notes what was asked, and by whom.
 
     The script ends, at its next event, when its question is cancelled; `ended` is set then.
@@ -75,7 +75,7 @@ class Scripted:
         return self.asked[-1][0]
 
 
-class Loaded:
+class LoadedServer:
     """Stands for a server whose model is loaded."""
 
     progress = ""
@@ -87,18 +87,18 @@ class Loaded:
         self.loaded.set()
 
 
-class Serving:
+class RunningServer:
     """A server of these answers over TCP, until `close`; `warned` is what it told."""
 
     def __init__(
         self, answers: Any, service: Service, address: Address = LOCAL, mcp: Any = ((), nullcontext)
     ) -> None:
         self.answers = answers
-        reported = Reported()
+        reported = RecordingReporter()
         self.warned = reported.warnings
         listening, (routes, running) = listen(address), mcp
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server: Any = Loaded(answers)
+        server: Any = LoadedServer(answers)
         app = reported.of(lambda: application(server, service, routes))
         guard = Guard(address, not address.keys and knows_users(listening))
         self._http = reported.of(lambda: Http(Entrance(server, app, guard)))

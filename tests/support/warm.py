@@ -339,9 +339,9 @@ def _warm_up() -> None:
     from ngtcli.system.trials import Trial
     from tests.support import loaded_once
 
-    memory.calibrate = loaded_once.measured_once  # type: ignore[attr-defined, assignment]
-    load.read = loaded_once.lent  # type: ignore[assignment]
-    Trial.find = loaded_once.tried_once  # type: ignore[method-assign]
+    memory.calibrate = loaded_once.measured_costs  # type: ignore[attr-defined, assignment]
+    load.read = loaded_once.lend_model  # type: ignore[assignment]
+    Trial.find = loaded_once.find_trial_once  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as home:
         for _ in range(2):  # the first one makes trials
             ngt("summarize", HARBOUR, "--max-tokens", "2", NGT_HOME=home, NGT_BACKGROUND="none")

@@ -23,7 +23,7 @@ from ngtcli.system.arrays import PADDING, ArrayFile, ArrayWriter, read_header
 from ngtcli.system.cache import store_of
 from ngtcli.system.files import DamagedFileError, home
 from tests.support.helpers import FakeBackend
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 KINDS = (TRIES, DATASTORES, BACKGROUNDS, POOLS)
 ABOUT = {"of": "y", "é": "\n\x00"}
@@ -191,7 +191,7 @@ def test_a_failed_write_leaves_nothing_and_is_told(monkeypatch: pytest.MonkeyPat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("ngtcli.system.arrays.write_all", full)
-    reported = Reported()
+    reported = RecordingReporter()
     documents = [Document("a", "The tide.")]
     reported.of(lambda: document_trie(documents, Tokenizer(FakeBackend()), 100, 3, 1))
     assert reported.warnings == ["the trie is not cached: no space left on device"]

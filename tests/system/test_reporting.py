@@ -6,11 +6,11 @@ from contextvars import copy_context
 
 from ngtcli.system import reporting
 from ngtcli.system.reporting import reporting_to
-from tests.support.recording_reporter import Reported
+from tests.support.recording_reporter import RecordingReporter
 
 
 def test_reports_go_to_the_innermost_reporter() -> None:
-    outer, inner = Reported(), Reported()
+    outer, inner = RecordingReporter(), RecordingReporter()
     with reporting_to(outer):
         reporting.warn("before")
         with reporting_to(inner):
@@ -31,7 +31,7 @@ def test_without_a_reporter_nothing_happens() -> None:
 
 
 def test_what_is_said_once_is_said_again_to_another_reporter() -> None:
-    first, second = Reported(), Reported()
+    first, second = RecordingReporter(), RecordingReporter()
     for reporter in (first, second):
         with reporting_to(reporter):
             reporting.warn_once("slow")
@@ -41,7 +41,7 @@ def test_what_is_said_once_is_said_again_to_another_reporter() -> None:
 
 
 def test_a_new_thread_reports_to_nobody_unless_it_gets_the_context() -> None:
-    reported = Reported()
+    reported = RecordingReporter()
     with reporting_to(reported):
         context = copy_context()
         reporter = reporting.current()
@@ -60,8 +60,8 @@ def test_threads_that_work_at_once_report_each_to_their_own() -> None:
     """As the threads of a server do, which prepare the requests of several users."""
     all_are_inside = threading.Barrier(4)
 
-    def work(user: str) -> Reported:
-        reported = Reported()
+    def work(user: str) -> RecordingReporter:
+        reported = RecordingReporter()
         with reporting_to(reported):
             all_are_inside.wait(timeout=60)
             reporting.warn(f"of {user}")
@@ -77,7 +77,7 @@ def test_threads_that_work_at_once_report_each_to_their_own() -> None:
 
 def test_what_outlives_its_context_reports_to_who_made_it() -> None:
     """As a model that is loaded by one user does, when it answers another."""
-    maker, other = Reported(), Reported()
+    maker, other = RecordingReporter(), RecordingReporter()
     with reporting_to(maker):
         held = reporting.current()
     with reporting_to(other):

@@ -28,7 +28,7 @@ from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import NgtError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.prompts.build import Prompt
-from tests.support.batches import together
+from tests.support.batches import decode_batch
 from tests.support.families import family
 from tests.support.rounding import Guessing
 
@@ -106,7 +106,7 @@ def compare_together(session: LocalSession, prompts: Sequence[Prompt]) -> Iterat
     own = session.with_settings(session.settings.replace(exact="off"))
     limits = [own.start(prompt, AnswerOptions(to_the_end=True)).limits for prompt in prompts]
     texts, drafters = [prompt.ids for prompt in prompts], own.batch_drafting()
-    done = together(own.model, texts, drafters, TOGETHER, own.settings, limits.__getitem__)
+    done = decode_batch(own.model, texts, drafters, TOGETHER, own.settings, limits.__getitem__)
     for prompt, sequence in zip(prompts, done, strict=True):
         truth = own.generate(prompt, AnswerOptions("none", to_the_end=True)).token_ids
         yield counted(truth, sequence)
