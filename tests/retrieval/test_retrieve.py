@@ -169,7 +169,7 @@ def test_no_passages_are_reported_as_read_where_the_model_is_not_asked() -> None
         own = Settings.of(overflow="retrieve", passage_tokens=16, model=model)
         question = "What is the capital of France?"
         task = Task(load_preset("ask"), documents, question, TOKENIZER, 300, 20, compares=True)
-        reported = Reported()
+        reported = RecordingReporter()
         reported.of(lambda: prompt_for(task, own))
         return reported.warnings
 
