@@ -119,7 +119,7 @@ class TestServed:
 
     test_a_stdin_is_a_document = staticmethod(test_cli.test_a_piped_text_is_a_document)
     test_json = staticmethod(test_cli.test_json_prints_one_object)
-    test_colors = staticmethod(test_cli.test_a_terminal_sees_colours_and_a_summary)
+    test_colors = staticmethod(test_cli.test_a_terminal_sees_colors_and_a_summary)
     test_hostile = staticmethod(test_cli.test_a_hostile_document_cannot_reach_the_terminal)
     test_ctrl_c = staticmethod(test_cli.test_ctrl_c_keeps_the_text_so_far_and_exits_130)
     test_closed_pipe = staticmethod(test_cli.test_a_closed_pipe_is_silent)
