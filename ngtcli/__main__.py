@@ -6,7 +6,7 @@ import sys
 if sys.platform == "win32":
     sys.exit("ngt: Windows is not supported\nUse Linux or macOS, or on Windows WSL.")
 
-# It stands below the check because it imports modules that Windows does not have.
+# It is below the check because it imports modules that Windows does not have.
 from ngtcli.system import process  # noqa: E402
 
 TYPE_CHECKING = False  # see process

@@ -131,7 +131,7 @@ class Setting:
     Attributes:
         name: Its name in files, and with dashes its flag.
         default: Its default, whose type is that of its values.
-        panel: The box that its flag stands in on help pages.
+        panel: The box that its flag is in on help pages.
         help: What help pages say of it.
         uses: What it is for.
         within: Its smallest and its largest value.
@@ -739,7 +739,7 @@ class Settings:
 
     @classmethod
     def of(cls, **values: Any) -> "Settings":
-        """Return the default settings but for `values`. Raises SettingError.
+        """Return the default settings except for `values`. Raises SettingError.
 
         >>> Settings.of(max_tokens=9).answer.max_tokens
         9
@@ -747,7 +747,7 @@ class Settings:
         return cls().replace(**values)
 
     def replace(self, **values: Any) -> "Settings":
-        """Return these settings but for `values`.
+        """Return these settings except for `values`.
 
         Raises:
             SettingError: A value is out of range, or contradicts another.
@@ -798,7 +798,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def settings_in(*parts: str, without: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the names of the settings in these parts, but for some.
+    """Return the names of the settings in these parts, except for some.
 
     >>> settings_in("output", "cache", without=["history"])
     ('color', 'keep_documents', 'cache_mb')
@@ -858,7 +858,7 @@ class Layer:
     Attributes:
         origin: How `ngt config show` names the place.
         values: The values of settings by name.
-        ignored: Settings that stand there and may not: see `project_layer`.
+        ignored: Settings that are there and may not: see `project_layer`.
     """
 
     origin: str

@@ -10,7 +10,7 @@ TITLES = [f"{what} of the harbour and its two basins" for what in ("On the past"
 
 
 def wanted(name: str) -> str:
-    """What is read of a file of `FOLDER`, as it stands beside it."""
+    """What is read of a file of `FOLDER`, as it is beside it."""
     return (FOLDER / f"{name}.txt").read_text("utf-8").removesuffix("\n")
 
 

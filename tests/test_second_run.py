@@ -548,7 +548,7 @@ def pick(paths: list[Path], which: int) -> Path:
 
 
 def rows(path: Path) -> dict[str, Any]:
-    """The text or error of each line in a batch's output, by its id; no line stands there twice."""
+    """The text or error of each line in a batch's output, by its id; no line is there twice."""
     lines = path.read_text().splitlines() if path.exists() else []
     objects = [json.loads(line) for line in lines]
     by_id = {}

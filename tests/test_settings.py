@@ -241,7 +241,7 @@ def test_a_broken_summarize_preset_does_not_hide_the_settings(presets: Path) -> 
     assert code == 2 and "summarize.yaml" in said
     _, code, said = run("summarize", "x.txt")
     assert code == 2 and "summarize.yaml" in said and "-p NAME" in said
-    assert run("summarize", "x.txt", "-p", "chat")[1] == 3  # goes on, to the missing document
+    assert run("summarize", "x.txt", "-p", "chat")[1] == 3  # continues, to the missing document
 
 
 def test_dates_and_odd_keys_in_a_presets_origin_are_json(presets: Path) -> None:

@@ -37,7 +37,7 @@ _PREDICT = typer.Option(
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFlags:
-    """The flags of these commands, but for documents, question and settings."""
+    """The flags of these commands, except for documents, question and settings."""
 
     preset_name: options.PresetOption = None
     out: Annotated[str | None, _OUTPUT] = None  # a Path would lose a slash at its end

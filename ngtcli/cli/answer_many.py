@@ -223,10 +223,10 @@ def answer_items(
         answers: What answers the requests.
         progress: Shows what is done.
         notes: Where warnings go.
-        resumes: Whether the same command goes on where this one was interrupted.
+        resumes: Whether the same command continues where this one was interrupted.
 
     Raises:
-        NgtError: Where the run cannot go on.
+        NgtError: Where the run cannot continue.
         Exit: With code 130 where it was interrupted.
     """
     try:

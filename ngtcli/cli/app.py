@@ -193,7 +193,7 @@ def run() -> int:
         if everywhere.shows_tracebacks():
             traceback.print_exc()
         known = unexpected(error)
-        _warn_of_store()  # what failed stands last
+        _warn_of_store()  # what failed is last
         report_error(known)
         return known.exit_code
     finally:

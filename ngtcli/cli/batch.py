@@ -61,7 +61,7 @@ _IN_LINE = "Each failed line of the output says why"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFlags:
-    """The flags of `ngt batch`, but for the input and the settings."""
+    """The flags of `ngt batch`, except for the input and the settings."""
 
     output: Annotated[Path | None, _OUT] = None
     preset: options.PresetOption = None
@@ -296,7 +296,7 @@ class _LineResults:
 
 
 def _is_file(path: Path | None) -> bool:
-    """Whether a file stands there, or may be made there: no device and no pipe."""
+    """Whether a file is there, or may be made there: no device and no pipe."""
     return path is not None and (path.is_file() or not path.exists())
 
 

@@ -154,7 +154,7 @@ class Conversation:
         self.notes.demonstration(self._request.settings.model.model, limit_of(self._request))
 
     def take(self, text: str) -> bool:
-        """Answer a question or follow a command; whether the conversation goes on."""
+        """Answer a question or follow a command; whether the conversation continues."""
         if not text.startswith("/"):
             if text.strip():
                 self._ask(text.strip())

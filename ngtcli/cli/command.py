@@ -16,7 +16,7 @@ The parameters of the function are as Typer documents them. Three kinds are know
 - A dataclass has a field for each of several options, and the function gets an instance.
 - `typer.Context` gets the context.
 
-A command with a `view` returns a report, or yields it and goes on. It has `--json`, which prints
+A command with a `view` returns a report, or yields it and continues. It has `--json`, which prints
 the report; else the view shows it. `report` is what `ngt schema` describes.
 
 Typer makes a command of a function alone. So here `Declaration` makes the parameters of all three,

@@ -1,6 +1,6 @@
 """`ngt extract`: fields of documents as a table, with the place and the probability of each value.
 
-A row a file, answered as a batch is; what is done stands in the table's journal.
+A row a file, answered as a batch is; what is done is in the table's journal.
 """
 
 import sys
@@ -104,7 +104,7 @@ _DOUBTED_SHOWN = 3  # of these values, in a message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractFlags:
-    """The flags of `ngt extract`, but for the files and the settings."""
+    """The flags of `ngt extract`, except for the files and the settings."""
 
     preset: options.PresetOption = None
     output: Annotated[Path | None, _OUT] = None

@@ -111,7 +111,7 @@ def measure_and_put_out(work: Work, flags: Mapping[str, Any], output: OutputFlag
     shown.
 
     Args:
-        work: Yields the result, and goes on below it.
+        work: Yields the result, and continues below it.
         flags: The settings that were given.
         output: The other flags of the command.
     """

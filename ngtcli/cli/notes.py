@@ -74,7 +74,7 @@ class Notes(Reporter):
     def heartbeat(self) -> Iterator[None]:
         """Report the status once a minute in here, where no status line can be shown.
 
-        Long commands run in this, so that a pipe or a log file shows that they go on.
+        Long commands run in this, so that a pipe or a log file shows that they continue.
         """
         if self.wipes or _is_quiet or self._heartbeat is not None:
             yield

@@ -43,7 +43,7 @@ def show(returned: Any, as_json: bool, view: View) -> None:
 
     Args:
         returned: A report; or a generator that yields one, is sent whether people were shown it,
-            and goes on.
+            and continues.
         as_json: Whether to print the report as JSON.
         view: What people see of the report otherwise.
     """

@@ -55,7 +55,7 @@ _FRESH = typer.Option("--fresh", help="Ignore earlier measurements and start ove
 
 @dataclass(frozen=True, kw_only=True)
 class TuneFlags(PromptFlags, OutputFlags):
-    """What stands on the command line, unread; None stands for what is not there."""
+    """What is on the command line, unread; None stands for what is not there."""
 
     items: Annotated[list[str] | None, _ITEMS] = None
     sweep: Annotated[list[str] | None, _SWEEP] = None

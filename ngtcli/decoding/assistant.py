@@ -94,7 +94,7 @@ class AssistantModel:
         self.model.start(capacity, length=tokens or capacity)
 
     def _follow(self, log: TokenLog) -> int:
-        """Let sampler and mark stand at the end of the log; return how many entries still hold.
+        """Let sampler and mark be at the end of the log; return how many entries still hold.
 
         Those of tokens that were drafted and then emitted hold, too.
         """

@@ -4,7 +4,7 @@
 are several query tokens, which is each forward pass over a draft tree. Here the queries of a
 group's heads are put below one another, or SDPA gets the groups.
 
-In half precision on a CPU a query is to have the same bits whatever stands beside it. The kernel
+In half precision on a CPU a query is to have the same bits whatever is beside it. The kernel
 multiplies one or two of them by another matmul than more, so fewer than four are repeated.
 Two matmuls in the place of SDPA took 0.6 to 0.8 of its time after 8,000 keys, 0.7 to 1.4 after
 2,000 (1 to 32 queries, a 1B's layer, bfloat16, AVX-512), and rounded the logits: not used.

@@ -20,7 +20,7 @@ class DraftBounds:
         max_rows: Nodes and probes together.
         context_left: Tokens of the context after `front`. The whole tree fits there: some models
             keep tables with a row for each position in the cache.
-        front: The expected tokens; they stand in front of the draft, in the same tree.
+        front: The expected tokens; they are in front of the draft, in the same tree.
         origins: What these come from.
         matcher: The state of the grammar after `front`; None where none decides.
         is_chain: Whether the model takes no branches.

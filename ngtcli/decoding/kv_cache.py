@@ -330,7 +330,7 @@ class KVCache:
     # --- slots ---
 
     def reset(self, slot: KVSlot, chunks: int = 0) -> None:
-        """Empty a slot but for so many chunks at its start, whose window is to be restored."""
+        """Empty a slot except for so many chunks at its start, whose window is to be restored."""
         kept = chunks * CHUNK
         # The bookkeeping goes before the data: an interrupt in between must not leave chunks listed
         # whose keys and values are gone.
@@ -506,7 +506,7 @@ class KVCache:
         slot.missing = slot.length if self.has_windows else 0
 
     def may_continue_behind(self, number: int) -> bool:
-        """Return whether the window at the end of a chunk is saved even where the prompt goes on.
+        """Return whether the window at the end of a chunk is saved even where the prompt continues.
 
         All saved windows together take at most a quarter of the memory that the sliding layers
         would take if they kept all tokens.

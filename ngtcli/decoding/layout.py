@@ -124,7 +124,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The rows of a forward pass, on the device; int64 (rows,) but for the last.
+    """The rows of a forward pass, on the device; int64 (rows,) except for the last.
 
     Attributes:
         ids: Token ids.

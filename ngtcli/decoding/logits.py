@@ -1,4 +1,4 @@
-"""Logits of a vocabulary: the highest, and whether two rows of them are equal but for rounding.
+"""Logits of a vocabulary: the highest, and whether two rows of them are equal except for rounding.
 
 On a CPU the highest are found quicker than by `topk` and `argmax`.
 """
@@ -39,7 +39,7 @@ def best_tokens(logits: Tensor) -> Tensor:
 def highest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k highest logits of each row in descending order, as `logits.topk(k)`.
 
-    They stand in the k blocks with the highest maxima, and finding a maximum is quick.
+    They are in the k blocks with the highest maxima, and finding a maximum is quick.
 
     Returns:
         Values and indices, (rows, k) each; of rows with fewer than k logits all of them.
@@ -79,7 +79,7 @@ def as_guesses(tokens: Tensor, probabilities: Tensor) -> Guessed:
 
 
 def same_logits(rows: Sequence[Tensor], truth: Sequence[Tensor] | Tensor, exact: bool) -> bool:
-    """Return whether rows of logits agree but for rounding.
+    """Return whether rows of logits agree except for rounding.
 
     Args:
         rows: (vocab_size,) each.

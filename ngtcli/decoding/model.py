@@ -254,7 +254,7 @@ class TargetModel:
         return limit - tokens
 
     def must_restart(self, tokens: int) -> bool:
-        """Return whether a sequence of so many tokens must be prefilled again before it goes on."""
+        """Return whether a sequence of `tokens` tokens must be prefilled again to continue."""
         longest = self.slots.max_length
         return longest is not None and tokens > longest
 

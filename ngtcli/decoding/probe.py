@@ -144,7 +144,7 @@ def remembered_mode(hf: Any) -> Trial[ExecutionMode]:
 
 
 def sizes(model: TargetModel) -> tuple[int, int]:
-    """Choose the length of the prompt, and how many wrong siblings stand before the path.
+    """Choose the length of the prompt, and how many wrong siblings are before the path.
 
     The prompt is longer than every window below MAX_PROMPT, as far as the context allows.
     """

@@ -20,7 +20,7 @@ class Part(StrEnum):
     ANSWER = "answer"
     HEADER = "header"  # the name of a channel
     CHANNEL = "channel"  # reasoning or the answer, by the header before
-    SAME = "same"  # the part that goes on
+    SAME = "same"  # the part that continues
     STOP = "stop"  # nothing: the mark is a stop string
 
 
@@ -279,7 +279,7 @@ class TextStream:
         self._has_mark = True
 
     def _emit(self, text: str) -> None:
-        """Emit text of the current part, but for white space around reasoning."""
+        """Emit text of the current part, except for white space around reasoning."""
         if self.stopped:
             return
         if self.part == Part.HEADER:

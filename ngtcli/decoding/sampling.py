@@ -100,7 +100,7 @@ class Penalties:
         return changed
 
     def _weaken(self, logits: Tensor, times: Tensor) -> Tensor:
-        """Apply the penalties to logits of tokens that stand in prompt or output.
+        """Apply the penalties to logits of tokens that are in prompt or output.
 
         Args:
             logits: (…, n).

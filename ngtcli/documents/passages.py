@@ -19,7 +19,7 @@ from ngtcli.documents.text import UNSPACED
 
 # All three are guesses; the first is near English text with a vocabulary of 30,000 tokens.
 _CHARACTERS_PER_TOKEN = 4
-_SHORT_FRACTION = 4  # a passage below 1 / _SHORT_FRACTION of the size goes on over a heading
+_SHORT_FRACTION = 4  # a passage below 1 / _SHORT_FRACTION of the size continues over a heading
 _MAX_TABLE_SIZES = 4  # tables up to this many times the size are not divided
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
@@ -77,7 +77,7 @@ def passages(document: Document, cutting: Cutting) -> list[Passage]:
 
 
 def place(document: Document, offset: int) -> Section:
-    """The page and heading that the character at an offset stands below."""
+    """The page and heading that the character at an offset is below."""
     sections = document.about.sections
     index = bisect_right(sections, offset, key=lambda section: section.start) - 1
     return sections[index] if index >= 0 else Section(0)

@@ -63,7 +63,7 @@ class CostCurve:
         return self._size(nodes + 1) - 1
 
     def _over(self, rows: Iterable[int], seconds: Sequence[float]) -> Floats:
-        """Interpolate the seconds of passes over `rows`; beyond the last point the slope goes on.
+        """Interpolate the seconds of passes over `rows`; beyond the last point the slope continues.
 
         Args:
             rows: Of the passes.

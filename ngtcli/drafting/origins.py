@@ -13,7 +13,7 @@ BACKGROUND = "background"
 SCORES = "scores"
 # The sources of `auto` that are asked order by order, in the order in which they are asked.
 SOURCES = (PREDICTED, OWN_TEXT, PROMPT, POOL, BACKGROUND, SCORES)
-DOCUMENT = "document"  # of those of the prompt's nodes that stand in a document
+DOCUMENT = "document"  # of those of the prompt's nodes that are in a document
 HEAD = "head"  # a learned one
 ORIGINS = (*SOURCES, DOCUMENT, HEAD)
 DRAFT = "draft"  # of a method with one source

@@ -1,7 +1,7 @@
 """The pool of a model's earlier answers for `auto`: their text, and how well sources did.
 
 The pool keeps token ids of answers, at most so many; the oldest go first. Of an answer it leaves
-out, unless `quotes` is set, what stands in the prompt: every run of QUOTE tokens, and each shorter
+out, unless `quotes` is set, what is in the prompt: every run of QUOTE tokens, and each shorter
 one that is not common English by the background. So it holds a model's own phrases; of documents it
 holds common words, and common phrases of up to three tokens. One file a model; a file that is wrong
 in any way is replaced by an empty one. Of several processes each adds its answers to it; tallies
@@ -75,7 +75,7 @@ def own_words(
 ) -> Iterator[list[int]]:
     """Yield the runs of an answer that are left when what it has from its prompt is taken out.
 
-    That is every run of QUOTE tokens that stands in the prompt, and every shorter one that the
+    That is every run of QUOTE tokens that is in the prompt, and every shorter one that the
     `background` does not know, names of people above all. Without a background only single tokens
     of the prompt stay.
 
@@ -94,7 +94,7 @@ def own_words(
 
 
 def _runs_known(answer: Sequence[int], prompt: Sequence[int]) -> Iterator[npt.NDArray[np.bool_]]:
-    """Yield, for runs of 1 to QUOTE tokens, which runs of the answer stand in the prompt.
+    """Yield, for runs of 1 to QUOTE tokens, which runs of the answer are in the prompt.
 
     bool (runs of the answer,), by the start of the run.
     """

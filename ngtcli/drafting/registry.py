@@ -23,7 +23,7 @@ from ngtcli.words import nearest
 class Method:
     """An entry of the registry: the class `drafter` of `module`, below ngtcli.drafting.
 
-    Its dataclass `Options`, if it has some, stands in `module` or, where importing that loads
+    Its dataclass `Options`, if it has some, is in `module` or, where importing that loads
     numba, in `options`. `batch` is a function of `module` that gives the Drafting of a batch whose
     drafters know of each other. All are imported when the method is named, and not before.
     `stand_in` names the method that drafts while what this one needs is compiled, by the module

@@ -2,8 +2,8 @@
 
 Each part is summarized, then the summaries, until these fit: their prompt is the last. The parts of
 a level depend on nothing but their turn, so that an engine may answer them together. The summary of
-each part is cached until the whole answer is delivered, so that a run which was interrupted goes on
-where it stopped.
+each part is cached until the whole answer is delivered, so that an interrupted run continues where
+it stopped.
 """
 
 import json

@@ -68,7 +68,7 @@ class Want(StrEnum):
     """What may be wanted back besides the text of an answer, since it takes time."""
 
     REMARKS = "remarks"  # the sentences about prompt and answer that -v shows
-    SOURCES = "sources"  # where the answer's words stand in the documents
+    SOURCES = "sources"  # where the answer's words are in the documents
     PROBABILITIES = "probabilities"  # of each token among those that were possible
 
 

@@ -148,7 +148,7 @@ class FoundPassages:
 class AnswerResult:
     """The model's answer.
 
-    `verbatim_share` of its characters stand in the documents word for word, in the `sources`.
+    `verbatim_share` of its characters are in the documents word for word, in the `sources`.
     `finish_reason` is "stop", or why it is cut off: length, context, repetition, prompt
     where it repeats its instructions, or not_in_documents where no passage has enough of the
     question. `remarks` say what was left out of what the model read.

@@ -84,7 +84,7 @@ class _Prediction(Struct, forbid_unknown_fields=True):
 
 
 class _Form(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A request but for its settings.
+    """A request except for its settings.
 
     With `truncation` the oldest turns are left out where not all fit; else that is an error.
     """

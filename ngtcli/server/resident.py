@@ -242,7 +242,7 @@ class Resident:
             ticket.send(event)
 
     def _interrupt(self) -> None:
-        """End all that is being answered. This thread goes on whatever fails then."""
+        """End all that is being answered. This thread continues whatever fails then."""
         try:
             self._deliver(self._submissions.interrupt())
         except BaseException as error:

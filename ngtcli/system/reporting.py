@@ -1,4 +1,4 @@
-"""What is worth showing while work goes on: status lines, warnings and remarks.
+"""What is worth showing while work continues: status lines, warnings and remarks.
 
 Who shows it says so once, for the work that it starts; who works reports, and passes nothing on:
 

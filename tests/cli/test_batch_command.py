@@ -102,7 +102,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     before = [row["id"] for row in read(source)]
     assert before == IDS[: len(before)]
     journal = source.parent / "out.jsonl.journal"
-    kept = len(journal.read_text().splitlines()) - 1 if journal.exists() else 0  # but for the head
+    kept = len(journal.read_text().splitlines()) - 1 if journal.exists() else 0  # without head
     fake.before = lambda _: None
     again = run(source)
     assert again.returncode == 7

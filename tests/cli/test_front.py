@@ -119,7 +119,7 @@ def test_the_readme_has_outputs() -> None:
 def test_commands_of_the_readme_print_the_output_shown_there(
     command: str, output: str, tmp_path: Path
 ) -> None:
-    """But for where lines of text are broken."""
+    """Except for where lines of text are broken."""
     environ = example_folder(tmp_path)
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, env=environ, capture_output=True, check=False

@@ -1,4 +1,4 @@
-"""Flags without effect are named in one warning each, and the command goes on."""
+"""Flags without effect are named in one warning each, and the command continues."""
 
 import json
 from collections.abc import Collection

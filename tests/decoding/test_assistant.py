@@ -168,7 +168,7 @@ def test_an_answer_goes_on_without_a_draft_model_that_has_no_room_for_the_prompt
 
 
 def test_memory_that_ends_in_the_draft_model_makes_its_drafts_smaller() -> None:
-    """As that of heads or of a large tree does; the draft model goes on with smaller ones."""
+    """As that of heads or of a large tree does; the draft model continues with smaller ones."""
     target, drafts = make_target("llama"), make_target("llama")
     forward, counts = drafts.forward, list[int]()
 

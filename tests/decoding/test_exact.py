@@ -167,7 +167,7 @@ def small(family: str, dtype: torch.dtype) -> TargetModel:
 
 
 class Grouping:
-    """Makes a model's scores depend on how many tokens stand in a pass, as some kernels do."""
+    """Makes a model's scores depend on how many tokens are in a pass, as some kernels do."""
 
     def __init__(self, model: TargetModel) -> None:
         self._score = model.score

@@ -40,7 +40,7 @@ from tests.support.helpers import HARBOUR, FakeBackend, ngt, without_note
 from tests.support.int8_layers import INT8
 from tests.support.tiny_models import decode, make_drafter, make_hf, pack_layers
 
-CHUNK = 64  # tokens, fewer than in truth but for one test: it takes long
+CHUNK = 64  # tokens, fewer than in truth except for one test: it takes long
 CONTEXT = 2048
 IDS = random.Random(0).choices(range(4, 90), k=2 * CHUNK + 40)
 OTHER = [*IDS[: CHUNK + 7], *reversed(IDS[CHUNK + 7 :])]  # the first chunk is the same

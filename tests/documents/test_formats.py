@@ -96,7 +96,7 @@ HEAD_SEEN, LETTER = (
     ("The whole letter, in many words. " * 4).strip(),
 )
 TEXTS = {
-    # Tables: what Excel says stands between cells, escapes, one column, other signs.
+    # Tables: what Excel says is between cells, escapes, one column, other signs.
     "sep.csv": (b"sep=;\r\na;b\r\n1,5;2\r\n", "a | b\n1,5 | 2"),
     "sep-tab.csv": (b"SEP=\t\na\tb\n", "a | b"),
     "escaped.csv": (

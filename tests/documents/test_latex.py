@@ -29,7 +29,7 @@ PRINTED = {
     r"\section[s]{Long name}\label{a}y": "Long name\n\ny",
     r"see \href{http://x.example/a%20b}{the link}, now": "see the link, now",
     r"\url{http://y.example/50%_x}": "http://y.example/50%_x",
-    # What stands in the source as it is printed.
+    # What is in the source as it is printed.
     r"Type \verb|v e_r% b| and \verb+\x{+.": "Type v e_r% b and \\x{.",
     "\\begin{verbatim}\na_b % kept\n  \\x{\n\\end{verbatim} after": "a_b % kept\n  \\x{\n\nafter",
     "\\begin{lstlisting}[language=C]\nint a; % b\n\\end{lstlisting}": "int a; % b",

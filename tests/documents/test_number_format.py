@@ -1,6 +1,6 @@
 """Numbers are shown as spreadsheets show them in each format.
 
-What is wanted was seen in LibreOffice, or stands in Excel's documentation of formats.
+What is wanted was seen in LibreOffice, or is in Excel's documentation of formats.
 """
 
 # ruff: noqa: E501 - a table

@@ -258,7 +258,7 @@ def test_cite_on_a_terminal_colours_drafts_and_links_places(note: Path) -> None:
     assert "[1] note.txt" in plain and "\x1b]8" not in plain and "\x1b[4" not in plain
 
 
-# --- stretches of an answer that stand in documents, against brute force ---
+# --- stretches of an answer that are in documents, against brute force ---
 
 odd_texts = st.lists(
     st.sampled_from([*"abc,.1é中'\n", "a'b", "1.5", "e\u0301", " ", " ", " "]), max_size=50

@@ -545,7 +545,7 @@ def drafted(batch: DrafterBatch, prompt: list[int], budget: int, pooled: bool = 
     ("prompt", "tokens"),
     [
         ([1, 2, 3, 4, 5, 9, 1, 2], (3, 4, 5)),
-        ([7, 1, 2, 3, 4, 8, 1, 2, 5, 6, 9, 1, 2], (3, 4)),  # as its first place goes on
+        ([7, 1, 2, 3, 4, 8, 1, 2, 5, 6, 9, 1, 2], (3, 4)),  # as its first place continues
     ],
 )
 def test_with_one_child_drafts_are_chains(prompt: list[int], tokens: tuple[int, ...]) -> None:

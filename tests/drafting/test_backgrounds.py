@@ -209,7 +209,7 @@ def test_what_ships_is_phrases_of_several_texts_in_less_than_4_mb() -> None:
     rows, _ = phrases.rows[2]
     fact = [phrases.words.index(word) for word in (" the", " fact", " that")]
     assert (rows == fact).all(1).any()
-    # A phrase counts at least once for each of the documents that it must stand in.
+    # A phrase counts at least once for each of the documents that it must be in.
     assert min(int(counts.min()) for _, counts in phrases.rows) >= 3
 
 

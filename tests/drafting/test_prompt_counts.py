@@ -76,7 +76,7 @@ def test_a_conversation_that_grows_by_turns_and_documents(
 
 
 def test_a_trie_that_grew_meanwhile_takes_back_all_the_same() -> None:
-    """Its table of children was made anew, so that rows stand in another order."""
+    """Its table of children was made anew, so that rows are in another order."""
     rng = np.random.default_rng(0)
     document = rng.integers(0, 60, 300).tolist()
     counts = counted([*document, *rng.integers(0, 60, 100).tolist()], [document])

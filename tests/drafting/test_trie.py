@@ -81,7 +81,7 @@ def check_counts(documents: list[list[int]], n: int) -> None:
 @settings(max_examples=80, deadline=None)
 @given(texts, st.integers(1, 7), st.integers(0, 9))
 def test_growing_trie_counts_as_brute_force(documents, n, known) -> None:
-    """What ends in the tokens before it is not counted, what goes on from them is."""
+    """What ends in the tokens before it is not counted, what continues from them is."""
     text = [token for document in documents for token in document]
     before = text[:known]
     trie = GrowingTrie(n, before)

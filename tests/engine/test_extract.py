@@ -1,4 +1,4 @@
-"""`ngt extract`: rows, places and probabilities; tables that go on; the built-in model."""
+"""`ngt extract`: rows, places and probabilities; tables that continue; the built-in model."""
 
 import csv
 import json
@@ -40,7 +40,7 @@ JSON = st.recursive(
 @settings(deadline=None)
 def test_a_value_is_found_where_a_search_of_every_stretch_finds_it(value: str, text: str) -> None:
     def is_cut(at: int, edge: str) -> bool:
-        """Whether a word goes on over the border at a place, next to the character `edge`."""
+        """Whether a word continues over the border at a place, next to the character `edge`."""
         beside = text[at - 1] if at > 0 else " ", text[at] if at < len(text) else " "
         return all(c.isalnum() for c in beside) and edge not in "東京"
 

@@ -173,7 +173,7 @@ def test_a_table_is_the_same_by_the_name_of_a_link(tmp_path: Path) -> None:
 def test_an_output_is_whole_and_goes_on_wherever_a_kill_came(
     tmp_path: Path, is_folder: bool
 ) -> None:
-    """Of each prefix of what runs write, in its order, the next run goes on, and ends alike."""
+    """Of each prefix of what runs write, in its order, the next run continues, and ends alike."""
     names, made = [str(i) for i in range(6)], 0
 
     def until(number: int, function: Callable[..., Any]) -> Callable[..., Any]:

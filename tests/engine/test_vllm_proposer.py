@@ -42,7 +42,7 @@ def request() -> Any:
 class Engine:
     """Serves requests as vLLM's runner does: rows of arrays that are used again and change places.
 
-    The model is a recording: request i goes on with `texts[i]`, whatever is drafted.
+    The model is a recording: request i continues with `texts[i]`, whatever is drafted.
     """
 
     def __init__(self, proposer: NgramTrieProposer, texts: list[tuple[list[int], list[int]]]):

@@ -1,4 +1,4 @@
-"""Models of a hub: what is downloaded, goes on, is listed and deleted, and what is told."""
+"""Models of a hub: what is downloaded, continues, is listed and deleted, and what is told."""
 
 import hashlib
 import json

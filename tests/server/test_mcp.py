@@ -446,7 +446,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
     question = Request(task="ask", settings=settings, preset=preset, loaded=documents)
     own = Answerer(threads=True)
     monkeypatch.setattr(own, "check", lambda _: None)
-    for loads in (0, 1, 1, 1):  # what it has loaded itself it goes on with
+    for loads in (0, 1, 1, 1):  # what it has loaded itself it continues with
         assert isinstance([*own.ask(question)][-1], Ended)
         assert len(loaded) == loads
     assert len(served) == 1

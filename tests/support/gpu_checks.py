@@ -239,7 +239,7 @@ def what_is_read_apart_is_what_one_mask_gives(device: str) -> None:
 
 
 def long_prompts_are_read_apart(device: str) -> None:
-    """In half precision their scores are those under one mask but for rounding, captured too."""
+    """In half precision their scores are those under one mask except for rounding, captured too."""
     long = {"max_position_embeddings": 4000}
     hf = make_hf("llama", **long).to(torch.bfloat16)
     prompt = [(7 * i) % 90 for i in range(2200)]

@@ -127,7 +127,7 @@ MTP: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def mtp_folder(folder: Path, family: str, layers: int) -> Path:
-    """A model with random weights, whose MTP layers stand in its file under published names."""
+    """A model with random weights, whose MTP layers are in its file under published names."""
     name, own = MTP[family]
     config = getattr(transformers, name)(
         **FIELDS | MIXTURE | own, num_nextn_predict_layers=layers, eos_token_id=3

@@ -68,7 +68,7 @@ def _in_word(character: str) -> bool:
 
 
 def _joins(text: str, at: int) -> bool:
-    """Whether a mark within a word stands at `at`."""
+    """Whether a mark within a word is at `at`."""
     after = text[at + 1 : at + 2]
     if not after or not _in_word(after):
         return False

@@ -25,7 +25,7 @@ class NaiveStage:
         return self.classes[token] if token < len(self.classes) else 0
 
     def place(self, answer: Sequence[int]) -> int:
-        """Where in the text before the answer it may go on."""
+        """Where in the text before the answer it may continue."""
         place, end = 0, len(self.before)
         for length in range(1, len(answer) + 1):
             text = [*self.before, *answer[:length]]

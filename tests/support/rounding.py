@@ -123,7 +123,7 @@ class RoundingModel:
 
 
 class Guessing(Drafter):
-    """Proposes random trees in which the text that it is shown often goes on.
+    """Proposes random trees in which the text that it is shown often continues.
 
     It follows its log by marks, and holds that against the log itself.
     """

@@ -20,7 +20,7 @@ from ngtcli.documents.parsers import Parsers
 
 SECONDS = 0.3  # that a disturbed parser has for a file, while the settings say more
 _LOOK_S = 0.002
-_SERVES = "from ngtcli.documents.worker import"  # how the code of a parser's process goes on
+_SERVES = "from ngtcli.documents.worker import"  # how the code of a parser's process continues
 _STOPS = """
 import hashlib, signal
 from ngtcli.documents import worker

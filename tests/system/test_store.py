@@ -1,4 +1,4 @@
-"""The store: whatever happens to its file, what it gives is what was put, and it goes on."""
+"""The store: whatever happens to its file, what it gives is what was put, and it continues."""
 
 import multiprocessing
 import os

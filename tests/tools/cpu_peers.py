@@ -185,7 +185,7 @@ def turn(name: str, arguments: Sequence[str]) -> Figures:
 
 
 def take_turns(names: Sequence[str], rounds: int, own: Sequence[str]) -> dict[str, Figures]:
-    """All turns' figures by name, which says how those ended that give none; the others go on.
+    """All turns' figures by name, which says how those ended that give none; the others continue.
 
     llama.cpp ends by signal 11 on a CPU with AMX (seen on a Xeon).
     """

@@ -3,7 +3,7 @@
     python -m tests.tools.documents_score FOLDER
 
 FOLDER holds `docling` and `pdfbox` (files with references), `olmocr` (pages, and tests.jsonl, which
-says what must stand there), and `found` (files that were once read wrongly; no references).
+says what must be there), and `found` (files that were once read wrongly; no references).
 """
 
 import html
@@ -89,7 +89,7 @@ def page_tests(folder: Path) -> None:
 
 
 def _at(words: str, text: str, most: int) -> int:
-    """Where `words` stand in `text` with at most so many differences; -1 if nowhere."""
+    """Where `words` are in `text` with at most so many differences; -1 if nowhere."""
     words = squeezed(words).translate(_SIGNS)
     if words in text or len(text) < len(words):
         return text.find(words)
@@ -150,7 +150,7 @@ def ratio(a: str, b: str) -> float:
 
 
 def word_f1(a: str, b: str) -> float:
-    """The F1 score of the words of two texts, each as often as it stands there."""
+    """The F1 score of the words of two texts, each as often as it is there."""
     first, second = (Counter(re.findall(r"\w+", text)) for text in (a, b))
     return 2 * (first & second).total() / max(first.total() + second.total(), 1)
 

@@ -1,7 +1,7 @@
 """How often exact drafts change tokens: `python -m tests.tools.exactness`.
 
 Each model answers prompts plainly, every other one sampled, and again by drafts of `auto`, of the
-trie, and of random trees in which the plain answer often goes on, all held against that one plain
+trie, and of random trees in which the plain answer often continues, all held against that one plain
 answer. Then prompts are answered together, drafted and not exactly, and held against plain answers
 of their own. A model is loaded once a form. The models are the built-in one, checkpoints that are
 named, and small random ones of several families, whose scores are nearly tied everywhere.

@@ -5,7 +5,7 @@ weights it says: are scores `transformers`' own, are drafted tokens plain decodi
 bfloat16 as it is and with exact decoding); how long passes take beside reading the weights at the
 measured bandwidth of a copy; plain decoding beside generate; and what
 methods gain where a recording decides what is accepted. Without --replay the recording is made
-here, by the built-in model of the example texts. A part that fails says so and the others go on.
+here, by the built-in model of the example texts. A part that fails says so and the others continue.
 """
 
 import argparse

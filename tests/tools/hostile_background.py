@@ -19,7 +19,7 @@ VOCABULARY = 12  # more than the children that are compared before a search
 
 
 class Guarded(np.ndarray):
-    """An array whose indices, but for slices, are neither negative nor beyond its end."""
+    """An array whose indices, except for slices, are neither negative nor beyond its end."""
 
     def __getitem__(self, key: Any) -> Any:
         for index, size in zip(key if isinstance(key, tuple) else (key,), self.shape, strict=False):

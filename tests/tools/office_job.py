@@ -53,7 +53,7 @@ def says(answer: str, words: str) -> bool:
 
 
 def same(value: str, expected: str) -> bool:
-    """Return whether a cell has a value: a number in any form, a text whole but for a full stop.
+    """Return whether a cell has a value: a number in any form, a text whole except for a full stop.
 
     >>> same("10000.0", "10000"), same("Ludlow County.", "Ludlow County"), same("4", "11520")
     (True, True, False)

@@ -34,7 +34,7 @@ _SCORED = typer.Argument(help="Texts to score; default: the examples.")
 
 @dataclass(frozen=True, kw_only=True)
 class QualityFlags(PageFlags):
-    """What stands on the command line, unread."""
+    """What is on the command line, unread."""
 
     docs: ClassVar[None] = None  # no questions are asked of texts
 

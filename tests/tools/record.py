@@ -35,7 +35,7 @@ _TOP = "Record so many of the best tokens after each token of prompt and answer.
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFlags(ItemFlags):
-    """What stands on the command line, unread."""
+    """What is on the command line, unread."""
 
     folder: Annotated[Path, _NEW]
     files: Annotated[list[str] | None, typer.Argument(help="Texts to summarize.")] = None

@@ -32,7 +32,7 @@ _RECORDING = typer.Argument(help="A folder that python -m tests.tools.record has
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayFlags(NodeFlags, PageFlags):
-    """What stands on the command line, unread."""
+    """What is on the command line, unread."""
 
     folder: Annotated[Path, _RECORDING]
     methods: Annotated[

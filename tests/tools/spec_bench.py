@@ -16,7 +16,7 @@ from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.models.tokenizer import Tokenizer
 from tests.tools.measuring.traces import ROOM, Trace, TraceWriter
 
-# Of a prompt, {history} with those before it, and of what stands in the history.
+# Of a prompt, {history} with those before it, and of what is in the history.
 PROMPT = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
     "helpful, detailed, and polite answers to the user's questions. "

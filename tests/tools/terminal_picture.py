@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tests.support.helpers import in_terminal
 
-_FORMAT = Path(__file__).with_suffix(".svg")  # that of Rich's export, but for its fonts
+_FORMAT = Path(__file__).with_suffix(".svg")  # that of Rich's export, except for its fonts
 _LENGTH = re.compile(r'textLength="([\d.]+)"([^>]*>)([^<\n]+)<')
 _STATUS = re.compile(r"[^\n]*\r\x1b\[K")  # a line that was wiped again
 

@@ -87,7 +87,7 @@ for command in sys.argv[1:]:
 def test_an_installed_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) -> None:
     """A new environment that borrows only the dependencies of this one, after its own packages.
 
-    What `sys.path` names here is read, for packages may stand elsewhere than in `purelib`.
+    What `sys.path` names here is read, for packages may be elsewhere than in `purelib`.
     """
     assert wheel.name.startswith("ngtcli-")
     scripts = tmp_path / "venv" / "bin"

@@ -55,7 +55,7 @@ def test_windows_score_each_id_once_with_what_stands_in_front(
 
 
 def test_a_model_beside_itself_differs_in_nothing() -> None:
-    """But for what float16 takes from the log-probabilities that are kept."""
+    """Except for what float16 takes from the log-probabilities that are kept."""
     model, passages = make_target("llama"), [Passage(tuple(range(1, 40)), 5), Passage((3, 4), 1)]
     base = score(model, passages, "float32")
     again = score(model, passages, "float32", base)

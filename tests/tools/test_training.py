@@ -152,7 +152,7 @@ def test_training_runs_and_exports_a_model_that_loads(
 ) -> None:
     from ngtcli.decoding.load import ModelSpec, load_model
 
-    small = Recipe(batch_tokens=1024)  # as the real one but for what a step and a score cost
+    small = Recipe(batch_tokens=1024)  # as the real one except for what a step and a score cost
     monkeypatch.setattr(train, "Recipe", lambda seed: small)
     monkeypatch.setattr(train, "_HELD_BATCHES", 2)
     given = ["--data", corpus(tmp_path / "data"), "--out", tmp_path / "out", "--no-compile"]

@@ -86,7 +86,7 @@ _UNSAID = {
     "formatExclusiveMinimum",
     "formatExclusiveMaximum",
 }
-# Those that restrict nothing. What else stands in a schema is ignored, as JSON Schema says.
+# Those that restrict nothing. What else is in a schema is ignored, as JSON Schema says.
 _ABOUT = {
     "$schema",
     "$id",
@@ -175,7 +175,7 @@ class _Bounding:
         Args:
             schema: The part.
             path: Its path, for errors.
-            within: The references that it stands in.
+            within: The references that it is in.
             depth: Its level in the schema.
         """
         self._count += 1
@@ -222,7 +222,7 @@ class _Bounding:
             reference: The value of `$ref`.
             beside: The keywords beside it, which must restrict nothing.
             path: Of the reference.
-            within: The references that it stands in.
+            within: The references that it is in.
             depth: Its level in the schema.
         """
         if reference == "#" or reference in within:

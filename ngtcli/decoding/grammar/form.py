@@ -48,7 +48,7 @@ class AnswerForm:
     """The form of an answer. With `multi` it is {"items": [...]}, a list of what `fields` say.
 
     `schema` is what the answer is valid by, its keys in the order asked for; of what is not "json"
-    it is that of a string, which stands there without quotation marks.
+    it is that of a string, which is there without quotation marks.
     """
 
     kind: Literal["json", "regex", "choices", "quote"]

@@ -55,7 +55,7 @@ def _kind(character: str) -> str:
 def plain_grammar(texts: Sequence[str]) -> str:
     """Write the Lark grammar of an answer that consists of quotations.
 
-    Each quotation is from one paragraph; an empty line stands between two. Raises UsageError where
+    Each quotation is from one paragraph; an empty line is between two. Raises UsageError where
     the texts are empty.
     """
     more = f'("\\n\\n" QUOTE{QUOTE}){{0,{MOST_QUOTATIONS - 1}}}'
@@ -67,7 +67,7 @@ def plain_grammar(texts: Sequence[str]) -> str:
 def json_with_quotes(schema: Schema, texts: Sequence[str]) -> str:
     """Write the Lark grammar of a bounded schema with quotations.
 
-    Raises UsageError with the path of a quotation that cannot stand there, or where the texts are
+    Raises UsageError with the path of a quotation that cannot be there, or where the texts are
     empty.
     """
     rules: list[str] = []
@@ -83,7 +83,7 @@ def _documents(texts: Sequence[str], escape: Callable[[str], str]) -> str:
 
     Args:
         texts: Of the documents.
-        escape: Writes a piece as it stands in an answer.
+        escape: Writes a piece as it is in an answer.
     """
     chunks: list[str] = []
     for text in texts:

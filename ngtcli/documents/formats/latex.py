@@ -80,7 +80,7 @@ class _Macro:
     """What a macro of the file stands for; `default` is that of an optional first argument.
 
     `spec` has a letter for each argument, as in `latex_macros`; in \\def, `until` has what ends
-    each, and `begin` what stands before the first.
+    each, and `begin` what is before the first.
     """
 
     body: str
@@ -223,7 +223,7 @@ class _Reader:
             self._push(text)
 
     def _peek(self) -> str:
-        """The next token that is not white space, which stays ahead but for the space."""
+        """The next token that is not white space, which stays ahead except for the space."""
         while token := self._next():
             if not token.isspace():
                 token = token.lstrip()
@@ -246,7 +246,7 @@ class _Reader:
         return "".join(parts)
 
     def _is_blank_ahead(self) -> bool:
-        """Whether white space comes next, but for the end of a paragraph."""
+        """Whether white space comes next, except for the end of a paragraph."""
         token = self._next()
         self._push(token)
         return token[:1].isspace() and token.count("\n") < 2
@@ -664,7 +664,7 @@ class _Reader:
         self._with_next(lambda _: self._put("]"), collects=False)
 
     def _titled(self, name: str) -> None:
-        """A title, which stands in the preamble, too."""
+        """A title, which is in the preamble, too."""
         self._skip("*[")
 
         def finish(text: str) -> None:
@@ -703,7 +703,7 @@ class _Reader:
         self._expand("{[}" + ", ".join(parts) + "{]}")
 
     def _spelled(self, _: str) -> None:
-        r"""\verb and its kind: what stands between two equal characters, as it is."""
+        r"""\verb and its kind: what is between two equal characters, as it is."""
         self._matched(r"\*")
         self._matched(r"\[[^\]\n]*\]")
         text, at = self._frames[-1] if self._frames else ("", 0)

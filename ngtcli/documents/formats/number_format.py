@@ -161,7 +161,7 @@ def format_number(value: float, code: str, from_1904: bool = False) -> str:
         return format_general(value) if date is None else date
     if section.kind == "number":
         text = _format_digits(section.tokens, abs(value))
-    else:  # the number stands in place of the token that the section is named by
+    else:  # the number replaces the token that the section is named by
         text = _fill_in(section, format_general(abs(value)))
     text = " ".join(text.split())
     has_digits = any(character in "123456789" for character in text)

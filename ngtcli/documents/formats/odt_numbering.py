@@ -71,7 +71,7 @@ class _Counter:
         self._numbers: list[int | None] = [None] * _MAX_LEVELS
 
     def next_mark(self, levels: _Levels, index: int, start: int | None) -> str:
-        """Count an item, and return what stands before it; "" for nothing.
+        """Count an item, and return what is before it; "" for nothing.
 
         Args:
             levels: The levels of its list style.
@@ -199,7 +199,7 @@ class Numbering:
 
 
 def _start_of(element: Any) -> int | None:
-    """The number that an item or a heading names, with which counting goes on."""
+    """The number that an item or a heading names, with which counting continues."""
     start = element.get(f"{TEXT}start-value")
     return None if start is None else parse_integer(start, 1)
 

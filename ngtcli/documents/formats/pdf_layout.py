@@ -185,7 +185,7 @@ def _is_new_block(block: Sequence[Line], line: Line) -> bool:
 
     is_sentence_end = last.text.endswith(_SENTENCE_END)
     gap = line.top - last.bottom
-    if gap < -last.height:  # the head of the next column, where a sentence may go on
+    if gap < -last.height:  # the head of the next column, where a sentence may continue
         goes_on = line.text[:1].islower() or last.text[-1:] in _HYPHENS
         return is_sentence_end or not goes_on
 
@@ -222,7 +222,7 @@ def without_running_lines(pages: Sequence[Sequence[Line]]) -> tuple[list[list[Li
     """Leave out running heads and feet; return the pages, and how many lines were left out.
 
     A running line stands with other text on most pages, with the same words and numbers, except for
-    one number that may count the pages. A line without such a number stays where it stands first.
+    one number that may count the pages. A line without such a number stays where it is first.
     """
     text_pages = {index for index, page in enumerate(pages) if len(page) > 1}
     if len(text_pages) < _MIN_PAGES:
@@ -237,7 +237,7 @@ def without_running_lines(pages: Sequence[Sequence[Line]]) -> tuple[list[list[Li
             for likeness in _likenesses(line, index, size):
                 groups[likeness].append((index, line))
 
-    running = set[int]()  # ids, since equal lines may stand on several pages
+    running = set[int]()  # ids, since equal lines may be on several pages
     for likeness, occurrences in groups.items():
         group_pages = {index for index, _ in occurrences} & text_pages
         if len(group_pages) > _MIN_PAGE_SHARE * len(text_pages):

@@ -14,7 +14,7 @@ import pypdfium2.raw as raw
 
 from ngtcli.documents.content import comment_line
 
-SOFT_HYPHEN = "\u00ad"  # how a line ends whose last word may go on in the next
+SOFT_HYPHEN = "\u00ad"  # how a line ends whose last word may continue in the next
 UNKNOWN = "\ufffd"  # stands for a character without meaning
 _LINE_END_HYPHEN = "\2"  # PDFium's code for a hyphen at the end of a line
 
@@ -24,7 +24,7 @@ _BOX_SEGMENTS = 5  # a line or a box has at most so many
 _THIN_POINTS = 3.0  # a box that is thinner is a rule; as pdfplumber
 _MAX_FORM_DEPTH = 3  # forms within forms whose pictures are counted
 _MIN_GAP = 0.6  # white space in a line that is recorded, in line heights
-_MAX_SHORT_LINE = 24  # characters of a line whose pieces may stand below one another
+_MAX_SHORT_LINE = 24  # characters of a line whose pieces may be below one another
 _BOX_SAMPLES = 5  # characters of a line whose boxes are looked up
 _MIN_OVERLAP = 0.5  # share of the smaller height by which pieces that stand level overlap
 _MAX_OVERLAP = 0.3  # by which pieces of one line overlap across the page, in line heights
@@ -78,7 +78,7 @@ class Line:
 class Gap:
     """White space in a line, as between columns, with its sides in points."""
 
-    word: int  # how many words of the line stand before it
+    word: int  # how many words of the line are before it
     left: float
     right: float
 
@@ -201,7 +201,7 @@ class _Characters:
     def _split_levels(self, visible: Sequence[int], turn: int) -> Iterator[tuple[int, int]]:
         """Yield the start and end of each part of a line that stands level.
 
-        PDFium puts short pieces that stand below one another into one line, so that 40 and 3 in a
+        PDFium puts short pieces that are below one another into one line, so that 40 and 3 in a
         column would become 403.
         """
         if not visible:

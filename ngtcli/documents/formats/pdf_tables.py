@@ -58,7 +58,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part of a line that stands in one column."""
+    """A part of a line that is in one column."""
 
     line: Line
     line_index: int  # of its line on the page
@@ -285,7 +285,7 @@ def _distinct(places: Iterable[float]) -> list[float]:
 
 
 def _read_grid(grid: _Grid, layout: _Layout, join: Join) -> None:
-    """Make a table of the pieces that stand in a grid, if they look like one."""
+    """Make a table of the pieces that are in a grid, if they look like one."""
 
     def is_at_rule(left: float, right: float) -> bool:
         return any(left - 1 <= x <= right + 1 for x in grid.xs)
@@ -352,7 +352,7 @@ def _table_rows(cells: Sequence[Sequence[_Piece]]) -> list[Sequence[Sequence[_Pi
     """Divide a row of a grid into the rows of the table that it holds; usually there is one.
 
     It holds several if its cells are columns of numbers, or if most of its lines begin in the first
-    column and go on in others.
+    column and continue in others.
     """
     lines = _rows_of([piece for cell in cells for piece in cell])
     filled = [cell for cell in cells if cell]
@@ -364,7 +364,7 @@ def _table_rows(cells: Sequence[Sequence[_Piece]]) -> list[Sequence[Sequence[_Pi
     if len(lines) < 3:
         return [cells]
 
-    first_column = set(map(id, filled[0]))  # ids, since equal pieces may stand in two columns
+    first_column = set(map(id, filled[0]))  # ids, since equal pieces may be in two columns
     from_first_column = sum(any(id(piece) in first_column for piece in line) for line in lines)
     of_several_cells = sum(len(line) > 1 for line in lines)
     if min(from_first_column, of_several_cells) < _MULTILINE_SHARE * len(lines):
@@ -525,7 +525,7 @@ def _split(piece: _Piece, is_between_columns: Callable[[float, float], bool]) ->
 def _in_sequence(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     """Group pieces that follow one another from left to right on a level, in the page's order.
 
-    Text beside a table stands before or after it in that order, so it is not part of its rows.
+    Text beside a table is before or after it in that order, so it is not part of its rows.
     """
     rows: list[list[_Piece]] = []
     for piece in pieces:

@@ -13,7 +13,7 @@ from typing import Any
 from ngtcli.documents.formats.equations import MATHML, mathml
 from ngtcli.documents.formats.numerals import numeral
 
-STANDS_FOR = "stands-for"  # an attribute: what is shown where a text stands in the tree
+STANDS_FOR = "stands-for"  # an attribute: what is shown where a text is in the tree
 _LISTS = ("ol", "ul", "menu", "dir")
 _FORMULAS = ("math", "m:math", "mml:math", MATHML)
 _DRAWINGS = ("svg", "{http://www.w3.org/2000/svg}svg")

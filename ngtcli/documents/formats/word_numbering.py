@@ -140,7 +140,7 @@ class Numbering:
         self._lists[element.get(f"{W}numId", "")] = new_list
 
     def restart(self) -> None:
-        """Forget all counts: headers and footers do not go on with the numbers of the body."""
+        """Forget all counts: headers and footers do not continue with the numbers of the body."""
         self._counts.clear()
         for numbered_list in self._lists.values():
             numbered_list.started_levels.clear()

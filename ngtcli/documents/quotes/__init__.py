@@ -1,1 +1,1 @@
-"""Which spans of an answer stand in which document."""
+"""Which spans of an answer are in which document."""

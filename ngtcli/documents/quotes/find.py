@@ -3,7 +3,7 @@
 A quotation has at least `MIN_WORDS` words. Its words and marks are the same in the answer and in
 one document; white space may differ, and so may how a character is written (`folding.py`).
 Quotations do not overlap. The longest is taken first, then the longest on either side of it, and so
-on. If a quotation stands at several places, the one nearest to the quotation before it is reported,
+on. If a quotation is at several places, the one nearest to the quotation before it is reported,
 in the same document if possible. Only copying is found: whether a document supports what the answer
 says is another question.
 
@@ -180,7 +180,7 @@ class QuoteFinder:
     def _open_starts(self, pieces: _Pieces) -> tuple[int, int]:
         """Find where the first two copies begin that end with the last piece of the answer.
 
-        They may have fewer than `MIN_WORDS` words, and stand at different positions.
+        They may have fewer than `MIN_WORDS` words, and are at different positions.
 
         Returns:
             The first word of each; the number of pieces if there is none.

@@ -252,7 +252,7 @@ _CODE = re.compile(r"(?:no|nr|num|number|id|code|ref|reference)?[ \t.:#]*", re.I
 def find_names(name: str, text: str) -> list[ValueMatch]:
     """Find the names that a text states for a field, without words that only name the field.
 
-    If the field is a number, its values have digits, which may stand alone after such a word.
+    If the field is a number, its values have digits, which may be alone after such a word.
 
     >>> [m.value for m in find_names("invoice number", "Invoice KB-2201")]
     ['KB-2201']
@@ -380,7 +380,7 @@ def _value_length(line: str, is_cell: bool) -> int:
 def _next_label(line: str) -> int | None:
     """Find the start of the next label in a line, with all words that belong to it.
 
-    A word with a colon may as well belong to a title. It is a label if a sign stands before it, or
+    A word with a colon may as well belong to a title. It is a label if a sign is before it, or
     if it is a word that labels consist of.
     """
     for m in _NEXT_LABEL.finditer(line):

@@ -54,7 +54,7 @@ class AutoConfig:
     # The place that is copied (copies.py)
     copy_key: int = 4  # tokens in a row by which a place is found; guess
     copy_compared: int = 64  # tokens of two matches that are compared, to take the longer; guess
-    # Tokens after a departure among which the copy may go on. Swept, code edits and news at 32
+    # Tokens after a departure among which the copy may continue. Swept, code edits and news at 32
     # nodes: half and three times as many within 0.3% of it, with and without the pool.
     copy_window: int = 16
     copy_firm: int = 3  # tokens in a row that make a place the new one after a departure; guess

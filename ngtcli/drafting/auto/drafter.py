@@ -212,7 +212,7 @@ class Auto(Drafter):
         self._extend(log.token_ids[self._length : length])
 
     def _extend(self, tokens: Sequence[int]) -> None:
-        """Count what became of the last draft, and learn the tokens with which the log goes on."""
+        """Count what became of the last draft, and learn the tokens that follow in the log."""
         if not tokens:
             return
         start = self._length

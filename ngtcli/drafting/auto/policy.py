@@ -6,7 +6,7 @@ accepted and c(r) the seconds of a pass over r rows, the best k maximises
     (1 + p_1 + … + p_k) / (c(1 + k) + seconds of drafting)
 
 Where one pass serves s sequences, their nodes compete for its rows: with p_1, p_2, … the falling
-probabilities of the nodes of all of them, s stands in place of each 1.
+probabilities of the nodes of all of them, s takes the place of each 1.
 
 The probabilities are corrected by how often nodes of such a probability were accepted of late. What
 a pass costs is measured on the device at hand and refined by every step (costs.py). Passes are

@@ -2,7 +2,7 @@
 
 A sequence of tokens that begins in one word and ends in another occurs as often as the phrases from
 the one word to the other do. So the counts are those of the text that the phrases were counted in,
-but for what was too seldom to be a phrase.
+except for what was too seldom to be a phrase.
 
 Levels, below, are lists with an entry for each depth k: token ids, int64 (sequences, k), and their
 counts, int64 (sequences,), in units of 1 / UNIT.
@@ -28,7 +28,7 @@ _BEFORE_LETTERS, _BEFORE_OTHERS = "(", "a"
 
 
 def word_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """The ids of each word as it stands in a text; none where they depend on what is before it."""
+    """The ids of each word as it is in a text; none where they depend on what is before it."""
     before = [_BEFORE_LETTERS if word[:1].isalnum() else _BEFORE_OTHERS for word in words]
     in_text = [first + word for first, word in zip(before, words, strict=True)]
     encoded = _encode(in_text, tokenizer)

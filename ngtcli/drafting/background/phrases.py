@@ -5,7 +5,7 @@ it does: so a line holds the number of its words, the last one, a tab and the co
 phrase stand all its parts. Words carry the space before them; PARAGRAPH is the start of one.
 
     1 the	90210
-    2 fact	17            " the fact" stands there 17 times
+    2 fact	17            " the fact" is there 17 times
     3 that	12            " the fact that", 12 times
 """
 

@@ -1,11 +1,11 @@
 """Counts of a general text: what often follows what, built once, in flat arrays.
 
 They contain the sequences of at most `depth` tokens of the texts, as a CountTrie does, but none
-that occur too seldom, and they do not grow: so nodes stand in breadth-first order, the children of
+that occur too seldom, and they do not grow: so nodes are in breadth-first order, the children of
 a node adjacent, the most frequent first. So what is looked at together lies together: the likeliest
 continuations of a match, and the numbers of the one that is chosen. A node takes 24 bytes.
 
-The arrays are mapped as they stand in a file. Whoever reads them checks every index and every count
+The arrays are mapped as they are in a file. Whoever reads them checks every index and every count
 (background_search.py): with any content the worst are useless drafts.
 """
 

@@ -1,4 +1,4 @@
-"""The class of a token's text: it begins a word, goes on with one, is a number, or a mark."""
+"""The class of a token's text: it begins a word, continues with one, is a number, or a mark."""
 
 from typing import Any
 

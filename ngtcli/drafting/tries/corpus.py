@@ -2,7 +2,7 @@
 
 `stream` has the tokens of all documents, each document followed by -1; `order` lists the places of
 all tokens, sorted by the `depth` tokens that start there, a document's end before any token. The
-places of a sequence of at most `depth` tokens thus stand beside each other: a range of the order is
+places of a sequence of at most `depth` tokens thus are beside each other: a range of the order is
 a node of the trie of all sequences, its length the node's count, its children are the runs in it.
 
 The trie of "N-Gram Trie Speculative Decoding" (EMNLP 2025, section 3.1, eq. 1-4, Algorithm 1)

@@ -322,7 +322,7 @@ class Asking:
         self.open.append((request, take))
 
     def _take_quotation(self, field: Field, sentences: Sequence[Span], answer: Ended) -> None:
-        """Take the first paragraph of a quotation that stands in one of the sentences."""
+        """Take the first paragraph of a quotation that is in one of the sentences."""
         for paragraph in answer.text.split("\n\n"):
             for sentence in sentences:
                 quoted = find_verbatim(paragraph, self.document.text, *sentence)
@@ -334,7 +334,7 @@ class Asking:
                 return
 
     def _pick(self, field: Field, span: Span, p: float | None) -> None:
-        """Take the one value that stands in a sentence, or ask which of several.
+        """Take the one value that is in a sentence, or ask which of several.
 
         Args:
             field: The field.
@@ -350,7 +350,7 @@ class Asking:
     def _choose(
         self, field: Field, candidates: Sequence[ValueMatch], text: str, p: float | None
     ) -> None:
-        """Ask which of the values that stand in a text is that of a field.
+        """Ask which of the values that are in a text is that of a field.
 
         Args:
             field: The field.
@@ -688,7 +688,7 @@ def field_values(
 def _place_of_value(
     field: Field, value: Any, document: Document, excerpts: Sequence[Excerpt]
 ) -> Any:
-    """Return where a value stands first: text word for word, a number or a date in any notation.
+    """Return where a value is first: text word for word, a number or a date in any notation.
 
     Args:
         field: The field.
@@ -697,7 +697,7 @@ def _place_of_value(
         excerpts: The parts of the document that are searched.
 
     Returns:
-        A place, as `place_at`; None where it stands nowhere; of a list a list of them.
+        A place, as `place_at`; None where it is nowhere; of a list a list of them.
     """
     if isinstance(value, list):
         return [_place_of_value(field, item, document, excerpts) for item in value]

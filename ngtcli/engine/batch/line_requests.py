@@ -92,7 +92,7 @@ class LineRequests:
 
         Args:
             lines: Lines that are done.
-            path: The file that they stand in.
+            path: The file that they are in.
             record_of: Returns what the journal has of the line at an index.
 
         Raises:

@@ -124,7 +124,7 @@ def answer_all(
     `answer_drawn` is called once there is a request: what needs no model loads none.
 
     Raises:
-        NgtError: Where the run cannot go on; that of a single item is its row.
+        NgtError: Where the run cannot continue; that of a single item is its row.
     """
     run = _Run(items, results, progress)
     first = run.draw(True)

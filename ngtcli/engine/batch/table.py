@@ -101,7 +101,7 @@ class RowsOutput(ABC):
         self._journal = journal
         self._hint = hint
         self._force = force
-        self._resumes = not restart  # whether the same command goes on with what is done
+        self._resumes = not restart  # whether the same command continues with what is done
         self._names: dict[ItemId, str] = {}  # of this run's documents, in their order
         if restart:
             journal.forget_items()
@@ -306,7 +306,7 @@ def _cell(value: object) -> str:
 class FolderOutput(RowsOutput):
     """A folder with a file for each document: the `body` of its row.
 
-    A file is called as its document, but for the `suffix`, and keeps that name whatever other
+    A file is called as its document, except for the `suffix`, and keeps that name whatever other
     documents come. What was made from other keys stays in the journal, so that it comes back with
     them.
 
@@ -388,11 +388,11 @@ class FolderOutput(RowsOutput):
 
 
 def _file_stems(document: str, *, is_unique: bool) -> Iterator[str]:
-    """Yield the names that a document's answer may have, but for the suffix, best first.
+    """Yield the names that a document's answer may have, except for the suffix, best first.
 
     Args:
         document: The name of the document.
-        is_unique: Whether no other new document has this name but for its suffix.
+        is_unique: Whether no other new document has this name except for its suffix.
     """
     if is_unique:
         yield _stem(document)

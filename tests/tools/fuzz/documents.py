@@ -322,7 +322,7 @@ _NAMED: tuple[tuple[list[str], set[int]], ...] = (
     (["bench", "--methods", "none", "--limit", "1", "--tasks"], {USAGE}),
     (["cache", "clear"], {USAGE, INPUT}),
 )
-_NONE = "\u2717"  # stands before each odd name, so that none is a name that there is
+_NONE = "\u2717"  # is before each odd name, so that none is a name that there is
 
 
 def names(rng: Random, place: Place) -> Case:

@@ -192,7 +192,7 @@ def mutated(rng: Random, value: Any) -> Any:
 
 
 def odd_json(rng: Random, value: Any) -> bytes:
-    """`value` as JSON: mutated, or the text damaged; lone surrogates may stand in it escaped."""
+    """`value` as JSON: mutated, or the text damaged; lone surrogates may be in it escaped."""
     if rng.random() < 0.7:
         return json.dumps(mutated(rng, value)).encode()
     if rng.random() < 0.2:

@@ -95,7 +95,7 @@ def terminals(rng: Random, place: Place) -> Case:
     way = rng.random()
     if way < 0.5:
         shown = place.asked(rng, *flags, terminal=size, environ=environ, stdin=b"\x04")
-        if "--json" in flags:  # other lines stand between or before
+        if "--json" in flags:  # other lines are between or before
             shown = replace(shown, text=None)
         return Case(what, [shown])
     arguments = rng.choice(_TABLES).split()

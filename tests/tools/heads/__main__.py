@@ -63,7 +63,7 @@ _SCORES = "For medusa and hydra: last layers of their own, or the model's (a sma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainFlags:
-    """What stands on the command line, unread."""
+    """What is on the command line, unread."""
 
     kind: Annotated[str, typer.Option(help=f"One of {', '.join(KINDS)}.")]
     output: Annotated[Path, _OUT]
@@ -93,7 +93,7 @@ class TrainFlags:
 def train(flags: SettingFlags, given: TrainFlags) -> Trained:
     """Train a head on a model's own answers.
 
-    The same command goes on where it was interrupted.
+    The same command continues where it was interrupted.
     """
     if given.kind not in KINDS:
         raise UsageError(f"--kind {given.kind}", hint=nearest(given.kind, KINDS))

@@ -131,7 +131,7 @@ class TrainingFolder:
             self._written[line.wrote] = line
 
     def recording(self) -> Path:
-        """Where answers are recorded; what stands there later is known as ngt's. Raises OSError."""
+        """Where answers are recorded; what is there later is known as ngt's. Raises OSError."""
         if not self._journal.begun:
             self.note()
         return self.path / RECORDING

@@ -325,7 +325,7 @@ def _layer_fields(s: Subject) -> dict[str, Any]:
 
 
 def unused_token(model: TargetModel) -> int:
-    """A token that stands in no text and for a mask: padding, one without a text, a special one.
+    """A token that is in no text and for a mask: padding, one without a text, a special one.
 
     Raises UsageError where there is none.
     """

@@ -1,7 +1,7 @@
 """The training of a head: steps, checkpoints, the curve on what was held out, and time said ahead.
 
 The order of texts, what is drawn at random, and the learning rate are functions of a step's number,
-so that a run which was killed and goes on from its checkpoint ends with the same weights. The
+so that a run which was killed and continues from its checkpoint ends with the same weights. The
 answers are the model's own greedy ones, so the loss is cross entropy with their tokens: the
 probability of a guess is then that of being accepted.
 """
@@ -51,7 +51,7 @@ def check_trainable(model: TargetModel, plan: Plan) -> None:
 
 
 class Trainer:
-    """A training run over answered texts, in a folder; it goes on from a checkpoint there.
+    """A training run over answered texts, in a folder; it continues from a checkpoint there.
 
     `status` is told what passes, `say` what stays. Raises UsageError where there are too few texts,
     and where the folder's training was begun on others or with another model.

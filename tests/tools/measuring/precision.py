@@ -70,7 +70,7 @@ def windows(
         if first < len(start) + len(part):
             yield Passage((*start, *part), first)
         done = at + len(part)
-        at += max(1, min(stride, size - len(start) - 1))  # an id stands before what is scored
+        at += max(1, min(stride, size - len(start) - 1))  # an id is before what is scored
 
 
 @dataclass(slots=True)

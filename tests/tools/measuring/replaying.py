@@ -1,7 +1,7 @@
 """Drafters driven over recorded runs, exactly as the decoding loop would drive them.
 
-No model is needed: verification of a greedy run accepts just the drafts that the recording goes on
-with. A recording may have the best tokens after each token of prompt and answer. Drafters that
+No model is needed: verification of a greedy run accepts just the drafts that follow in the
+recording. A recording may have the best tokens after each token of prompt and answer. Drafters that
 learn from logits then learn those after accepted nodes, but never those after rejected ones, which
 a live run would show them. Methods that draft from logits alone are refused.
 """

@@ -293,7 +293,7 @@ class RecordedSequence(DecodedSequence):
 
 
 def steps_of(model: TargetModel, sequence: RecordedSequence) -> Iterator[Step]:
-    """Decode a sequence whose prompt is in the model's cache but for its last token.
+    """Decode a sequence whose prompt is in the model's cache except for its last token.
 
     `Statistics.prefill_s` is the time to start the drafter.
     """

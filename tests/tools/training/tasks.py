@@ -11,8 +11,8 @@ from itertools import accumulate
 
 from tests.tools.training.corpus import Article, Paragraph, is_prose
 
-# The wording of presets/summarize.yaml and, but for a sentence that came later, presets/ask.yaml;
-# a test compares them.
+# The wording of presets/summarize.yaml and presets/ask.yaml, without a sentence that came later; a
+# test compares them.
 SUMMARIZE = "Summarize the text above in a few sentences."
 ASK = "Answer the question from the text above.\nQuestion: {question}"
 

@@ -2,7 +2,7 @@
 
 A source is something in which the last tokens may occur: a text whose continuations are counted, a
 table of what the model ranked high after a token, a learned head (`sources/`, a file each). For
-each source s and order k, the match is where the last k tokens stand in the source. A match
+each source s and order k, the match is where the last k tokens are in the source. A match
 predicts by its counts, and passes the rest of the probability on: its escape probability. This is
 prediction by partial matching (PPM; Cleary & Witten 1984, section II), with several texts in place
 of one. Escape probabilities come from counts of the events themselves, as in methods C and D

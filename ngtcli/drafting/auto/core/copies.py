@@ -1,6 +1,6 @@
 """The place in the text that is being copied, also across edits. Compiled.
 
-The tries know the last few tokens (blend.py). A copy of hundreds of tokens is likelier to go on
+The tries know the last few tokens (blend.py). A copy of hundreds of tokens is likelier to continue
 than a match of six, and where an answer departs from what it copies it mostly comes back to it a
 few tokens later, where no match of several tokens can say so. One position in the text is followed:
 
@@ -194,7 +194,7 @@ def copy_bucket(state: Any, distinct: int, way: int) -> int:
     """The class, 0 to 11, of how long a copy had held before the last departure, and of one more.
 
     That is the number of `distinct` continuations of the longest match or, after a departure, the
-    `way` to go on.
+    `way` to continue.
     """
     before = 0 if state[BROKEN] == NONE else 1 if state[BEFORE] < 8 else 2
     if before == 2 and state[BEFORE] >= 24:

@@ -49,12 +49,12 @@ TRIE, SORTED, ROW = range(3)
 # Columns of a spec. FORM; TABLE: which of the tables of this form, NONE for none; the orders at
 # which a source is asked; SEGMENT: the part of the text that may be copied (copies.py) which the
 # source counts, NONE for none; ORIGIN: what its tokens are shown as, an index into ORIGINS;
-# DOCUMENT: the same of tokens that stand in a document; EVIDENCE: which kind of evidence a match in
+# DOCUMENT: the same of tokens that are in a document; EVIDENCE: which kind of evidence a match in
 # it is (cells.py).
 FORM, TABLE, MIN_ORDER, MAX_ORDER, SEGMENT, ORIGIN, DOCUMENT, EVIDENCE = range(8)
 ROW_TOTAL, ROW_BUCKET = range(2)  # columns of `facts`
 LED_BY, FIRST_BELOW, NEXT_BESIDE, ANY_BELOW = range(4)  # columns of `links`
-COPY_ROWS = 2  # of a spec: of a copy while it goes on, and after a departure
+COPY_ROWS = 2  # of a spec: of a copy while it continues, and after a departure
 _SEEN = tuple(UNIT * count for count in CONFIG.background_seen)
 _AGREE = CONFIG.background_agrees
 _SCANNED = CONFIG.scanned

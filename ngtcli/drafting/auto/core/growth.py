@@ -229,13 +229,13 @@ def arrange(
 ) -> Any:
     """The first `nodes` of a Growth, each followed by its likeliest child's subtree.
 
-    Among siblings the one that stands first is the likeliest.
+    Among siblings the one that is first is the likeliest.
 
     Args:
         tokens, parents, credited, matches: Arrays of the Growth.
         spec: As in Tables.
         borders: Those of `learn_prompt`: a node that was first met between an even and the next
-            odd one stands in a document.
+            odd one is in a document.
 
     Returns int32 (4, nodes): tokens, parents, origins as indices into ORIGINS, and indices of the
     nodes in the Growth.

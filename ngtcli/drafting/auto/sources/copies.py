@@ -26,7 +26,7 @@ _ROOM = 1 << 10  # tokens that a new text has room for; guess
 class CopySource(Source):
     """The text so far; it predicts one token, or two after a departure.
 
-    It has two rows of escape probabilities: of a copy that goes on, and after a departure. The
+    It has two rows of escape probabilities: of a copy that continues, and after a departure. The
     first row of its matches holds the state of the copy (core/copies.py). Its tokens are credited
     to the source that counts the segment which they are copied from.
     """
@@ -50,7 +50,7 @@ class CopySource(Source):
         return fitted("copies")
 
     def begin(self, context: Context) -> None:
-        """Begin with the predicted text and the prompt; NONE stands between them."""
+        """Begin with the predicted text and the prompt; NONE is between them."""
         like = predicted_ids(context)
         border = [NONE] if len(like) else []
         before = np.array([*like, *border, *context.ids], np.int32)

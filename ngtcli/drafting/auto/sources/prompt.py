@@ -38,7 +38,7 @@ class PromptSource(Source):
         return fitted(cls.origin)
 
     def begin(self, context: Context) -> None:
-        """Count the prompt, or go on from the counts of a similar one."""
+        """Count the prompt, or continue from the counts of a similar one."""
         self._is_private = context.private
         token_ids = np.asarray(context.ids, dtype=np.int32)
         memory = PromptMemory() if context.private else self._memory
@@ -48,7 +48,7 @@ class PromptSource(Source):
         self.borders = self._counts.borders
 
     def prefer_first(self) -> None:
-        """Of what followed equally often, take what stands first in the prompt for likelier."""
+        """Of what followed equally often, take what is first in the prompt for likelier."""
         if self._counts is not None:
             self._counts.put_first_met_first()
 

@@ -69,7 +69,7 @@ class Source:
 
     Attributes:
         origin: What its tokens are shown as, a name of drafting/origins.py.
-        origin_in_document: The same of tokens that stand in a document of the prompt.
+        origin_in_document: The same of tokens that are in a document of the prompt.
         form: TRIE, SORTED or ROW of core/forms.py.
         orders: The lowest and the highest order at which the source is asked.
         evidence: Which kind of evidence a match is to the log-linear stage (core/cells.py).

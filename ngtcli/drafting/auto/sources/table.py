@@ -154,7 +154,7 @@ class Sources:
             source.matches[:] = NONE
 
     def learn(self, tokens: Ints, tallies: EscapeTallies) -> None:
-        """Learn emitted tokens, int32: the tallies of what predicted them, and the text goes on."""
+        """Learn emitted tokens, int32: tally what predicted them, and extend the text."""
         replaced = [source.refresh(len(tokens)) for source in self._growing]
         if any(replaced):
             self._gather()
