@@ -219,6 +219,10 @@ def test_cut_off_answers_are_reported_in_every_output(
         done = ask(docs, *flags)
         assert done.returncode == 0
         assert done.stderr.count(told) == 3
+        for name in ("a.txt", "b.txt", "c.txt"):
+            assert f"ngt: file {name}: ".encode() + told in done.stderr
+    quiet = ask(docs, "-q")
+    assert (quiet.returncode, quiet.stderr) == (0, b"")
     assert [row["finish_reason"] for row in json.loads(Path(out).read_text())] == ["length"] * 3
 
 
