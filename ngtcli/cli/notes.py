@@ -1,4 +1,4 @@
-"""What commands say on stderr: the status line, also a bar, notes, and what went wrong."""
+"""Messages of commands on stderr: the status line, progress, remarks, warnings and errors."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ from ngtcli.system.progress import BAR, progress_bar, time_left
 from ngtcli.system.reporting import Reporter
 from ngtcli.words import counted, short
 
-LONGEST_LINE = 2000  # characters of a line of an error; guess
+MAX_LINE = 2000  # characters of a line of an error; guess
 CUT_OFF = {  # by the finish reason of an answer
     "length": "the answer is cut off: it reached --max-tokens",
     "context": "the answer is cut off: the context is full",
@@ -42,39 +42,45 @@ _with_status: TextIO | None = None  # the stream whose last line is a status lin
 
 
 def silence(quiet: bool) -> None:
-    """Say nothing from now on but what went wrong and what was asked for, or everything again."""
+    """Print only errors and replies from now on, or everything again."""
     global _is_quiet
     _is_quiet = quiet
 
 
 def is_silent() -> bool:
-    """Return whether only what went wrong and what was asked for is said."""
+    """Return whether only errors and replies are printed."""
     return _is_quiet
 
 
 class Notes(Reporter):
-    """What goes to stderr: a reporter, and more. On a terminal a status line is shown and wiped.
+    """A reporter that writes to stderr. On a terminal it shows a status line, and wipes it again.
 
-    After -q only errors and replies are written.
+    With -q only errors and replies are written.
+
+    Attributes:
+        terminal: Whether stderr is a terminal.
+        verbose: Whether -v was given.
+        said: Whether a line was written since the last answer began.
+        wipes: Whether a status line can be shown and wiped.
     """
 
     def __init__(self, verbose: bool = False) -> None:
         self.terminal = sys.stderr.isatty()
         self.verbose = verbose
         self.said = False
-        self.wipes = self.terminal and not is_plain()  # whether a status line is shown
-        self._last_status = ""  # that -v reported
+        self.wipes = self.terminal and not is_plain()
+        self._last_status = ""  # the last one that -v reported
         self._part = ""
         self._reading_bar = ReadingBar(self)
         self._heartbeat: progress.Heartbeat | None = None
-        self._warned = set[str]()  # by warn_once
-        self._named = set[str]()  # what was said of the built-in model
+        self._warned = set[str]()  # the warnings of warn_once
+        self._demonstration_notes = set[str]()
 
     @contextmanager
     def heartbeat(self) -> Iterator[None]:
-        """Report the status once a minute in here, where no status line can be shown.
+        """Report the status once a minute within this context if no status line can be shown.
 
-        Long commands run in this, so that a pipe or a log file shows that they continue.
+        Long commands use it, so that a pipe or a log file shows their progress.
         """
         if self.wipes or _is_quiet or self._heartbeat is not None:
             yield
@@ -87,16 +93,21 @@ class Notes(Reporter):
                 self._heartbeat = None
 
     def part(self, words: str) -> None:
-        """Put this before every passing line from now on; "" for nothing."""
-        process.unwind_on_interrupt()  # what is finished is said
+        """Put these words before every status from now on; "" for nothing."""
+        process.unwind_on_interrupt()  # so that an interrupted run reports what is finished
         self._part = f"{words}: " if words else ""
 
     def reading(self, read: int, total: int) -> None:
-        """Show how many tokens of a prompt are read."""
+        """Show how many tokens of a prompt have been read."""
         self._reading_bar(read, total)
 
     def status(self, message: str, words: str = "") -> None:
-        """A passing line: what is being done right now; dim and after it the last of `words`."""
+        """Show what is being done now.
+
+        Args:
+            message: The status.
+            words: A text of which the end follows the status, dim.
+        """
         if _is_quiet:
             return
         message = f"{self._part}{message}"
@@ -126,76 +137,88 @@ class Notes(Reporter):
             process.wipe_at_end(b"")
 
     def begin_answer(self) -> None:
-        """Before the answer's first words: no status line, and below other lines an empty one."""
+        """Prepare the screen for an answer: wipe the status, add an empty line after other lines."""
         self.clear()
         if self.said and self.terminal and sys.stdout.isatty():
             _write("\n")
         self.said = False
 
     def say(self, message: str, dim: bool = False) -> None:
-        """A message that stays."""
+        """Write a message that stays, unless -q was given."""
         if not _is_quiet:
             self.reply(message, dim)
 
     def reply(self, message: str, dim: bool = False) -> None:
-        """What was asked for: one line, which a terminal breaks between words."""
+        """Write a line that the user asked for; a terminal gets it broken between words."""
         text = reveal(one_line(message))
         for line in lines_between_words(text) if self.terminal else [text]:
             self.styled(paint(line, DIM) if dim and styles(sys.stderr) else line)
 
     def styled(self, styled: str) -> None:
-        """A line that has its control sequences."""
+        """Write a line that already has its control sequences."""
         self.clear()
         self.said = True
         _write(f"{styled}\n")
 
     def remark(self, message: str) -> None:
-        """A dim sentence."""
+        """Write a remark, dim."""
         self.say(message, dim=True)
 
     def warn(self, message: str) -> None:
-        """What the user should know and may change."""
+        """Write a warning."""
         self.say(f"ngt: {message}")
 
     def warn_once(self, message: str) -> None:
-        """What holds for many prompts or rounds, and is said for the first."""
+        """Write a warning about many prompts or rounds, at the first of them."""
         if message not in self._warned:
             self._warned.add(message)
             self.warn(message)
 
     def demonstration(self, model: str, limit: str = "") -> None:
-        """Say once that the built-in model is a demonstration, and what it cannot do.
+        """Remark once that the built-in model is a demonstration, and what it cannot do.
 
-        Nothing is said of another model.
+        Other models get no remark.
 
         Args:
             model: The model that answers.
-            limit: What it cannot do of what is asked; each limit is said once.
+            limit: What the built-in model cannot do; each limit is named once.
         """
         note = demonstration_note(model, limit)
-        if note and note not in self._named and (limit or not self._named):
+        if (
+            note
+            and note not in self._demonstration_notes
+            and (limit or not self._demonstration_notes)
+        ):
             self.remark(note)
-            self._named.add(note)
+            self._demonstration_notes.add(note)
 
     def legend(self, origins: Sequence[str]) -> None:
-        """What the colors of an answer mean: the names of what its drafts may come from."""
+        """Write what the colors of an answer mean.
+
+        Args:
+            origins: The names of the sources that its drafts may come from.
+        """
         if _is_quiet:
             return
-        painted, drafted = styles(sys.stderr), origins or ["drafted"]
+        is_styled = styles(sys.stderr)
+        drafted = origins or ["drafted"]
         width = terminal_width(sys.stderr) - len("Sources: ")
         for line in lines_of([*drafted, "the model's own"], width):
-            words = [paint(w, drafted_style(w)) if painted and w in drafted else w for w in line]
+            words = [
+                paint(word, drafted_style(word)) if is_styled and word in drafted else word
+                for word in line
+            ]
             self.styled(f"Sources: {' · '.join(words)}")
 
     def facts(self, parts: list[str]) -> None:
-        """Short facts with dots between them, broken between facts at the terminal's width."""
+        """Write short facts with dots between them, in lines of the terminal's width."""
         for line in lines_of(parts, terminal_width(sys.stderr)):
             self.say(" · ".join(line), dim=True)
 
 
 @dataclass(frozen=True, slots=True)
 class EachWarningOnce(Reporter):
-    """A reporter that shows reports in `notes`, a warning of many prompts or rounds once."""
+    """A reporter that passes reports to `notes`, and each warning only once."""
 
     notes: Notes
 
@@ -221,8 +244,9 @@ class EachWarningOnce(Reporter):
 
 
 def lines_between_words(message: str) -> list[str]:
-    """The lines of a message on the terminal of stderr; an indented one is left as it is."""
-    wrapper, width = Wrapper(), terminal_width(sys.stderr)
+    """Break a message into lines of the terminal of stderr; an indented message stays as it is."""
+    wrapper = Wrapper()
+    width = terminal_width(sys.stderr)
     runs = [*wrapper.feed([(message, "")], width), *wrapper.flush(width)]
     return "".join(text for text, _ in runs).split("\n")
 
@@ -238,7 +262,9 @@ def _write(text: str) -> None:
 
 
 def lines_of(parts: Sequence[str], width: int) -> list[list[str]]:
-    """Lines of parts that stay below `width` with " · " between them, as far as parts do.
+    """Group parts into lines shorter than `width`, counting " · " between them.
+
+    A part that is too long has a line of its own.
 
     >>> lines_of(["one", "two", "three"], 10)
     [['one', 'two'], ['three']]
@@ -252,53 +278,73 @@ def lines_of(parts: Sequence[str], width: int) -> list[list[str]]:
 
 
 def report_error(error: NgtError) -> None:
-    """One line for what happened, one for what to do; between them the text that is wrong."""
-    if sys.stderr.isatty() and not is_plain():
+    """Write what happened, the place of a mistake in a text of the user's, and what to do."""
+    is_terminal = sys.stderr.isatty()
+    if is_terminal and not is_plain():
         sys.stderr.write(_WIPE)  # there may be a status line
-    shown = pointed(error.text, error.place) if isinstance(error, GrammarError) else []
     begin = process.FAILED if process.KEPT_WARM in os.environ else "ngt: "
-    for line in (f"{begin}{error}", *shown, error.hint):
-        if line:
-            if len(line) > LONGEST_LINE:  # by a name in it: its middle is left out
-                line = f"{line[: LONGEST_LINE // 2]} … {line[-200:]}"
-            text = reveal(one_line(line))
-            broken = lines_between_words(text) if sys.stderr.isatty() else [text]
-            sys.stderr.write("".join(f"{part}\n" for part in broken))
+    lines = [f"{begin}{error}"]
+    if isinstance(error, GrammarError):
+        lines += pointed(error.text, error.place)
+    if error.hint:
+        lines.append(error.hint)
+    for line in lines:
+        if len(line) > MAX_LINE:  # because of a long name in it
+            line = f"{line[: MAX_LINE // 2]} … {line[-200:]}"
+        text = reveal(one_line(line))
+        for part in lines_between_words(text) if is_terminal else [text]:
+            sys.stderr.write(f"{part}\n")
 
 
 def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[str]:
-    """The part of `text` about `place`, and a line with a caret under that character.
+    """Return the part of a text around a character, and a line with a caret under it.
+
+    Args:
+        text: The text.
+        place: The index of the character.
+        before: The maximum number of characters before it.
+        after: The maximum number of characters from it on.
 
     >>> pointed("n=8..x", 5)
     ['  n=8..x', '       ^']
     """
-    first = max(0, place - before)
-    head, rest = cell(text[first:place]), cell(text[place : place + after])
+    head = cell(text[max(0, place - before) : place])
+    rest = cell(text[place : place + after])
     return [f"  {head}{rest}", " " * (2 + cell_len(head)) + "^"]
 
 
 class ReadingBar:
-    """Called before each chunk with the tokens read and those of the prompt; shown by `notes`.
+    """Shows the progress of prefill: called before each chunk with the tokens read, and all.
 
-    Where nothing can be wiped, `notes` with -v says one line a prompt.
+    Where no status line can be shown, -v reports one line per prompt.
     """
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._read, self._total, self._since = 0, 0, 0.0
+        self._read = 0
+        self._total = 0
+        self._called_at = 0.0
 
     def __call__(self, read: int, total: int) -> None:
         now = time.monotonic()
-        known = total == self._total and read > self._read  # else it is a prompt's first
-        rate = (read - self._read) / max(now - self._since, 1e-6) if known else 0.0
-        self._read, self._total, self._since = read, total, now
+        rate = 0.0  # unknown at the first chunk of a prompt
+        if total == self._total and read > self._read:
+            rate = (read - self._read) / max(now - self._called_at, 1e-6)
+        self._read = read
+        self._total = total
+        self._called_at = now
         if read == 0 and not self._notes.wipes:
             self._notes.status(f"Reading the prompt: {counted(total, 'token')} …")
         self._notes.status(reading_line(read, total, rate))
 
 
 def reading_line(read: int, total: int, rate: float) -> str:
-    """The line for so many tokens read, at `rate` tokens a second of late; 0.0 where unknown.
+    """Return the status of reading a prompt.
+
+    Args:
+        read: The tokens that have been read.
+        total: The tokens of the prompt.
+        rate: The current speed in tokens per second; 0.0 if unknown.
 
     >>> reading_line(0, 94, 0.0), reading_line(12_288, 30_000, 850.0)
     ('Reading ░░░░░░░░░░ 0 of 94 tokens', 'Reading ████░░░░░░ 12k of 30k tokens, 850/s, 21 s left')
