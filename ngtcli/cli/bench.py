@@ -40,14 +40,14 @@ _METHODS = "none,prompt-lookup,trie,auto"
 _FILES = typer.Argument(help=TEXTS)
 _NODES = measured_option(help="Maximum number of draft nodes; several, separated by commas.")
 _AGAINST = measured_option(help="hf: also measure generate of transformers.")
-# --num-draft has several numbers here, and is no setting.
+# --num-draft takes several numbers here, so it is not the setting.
 _SETTINGS = tuple(name for name in OF_OWN_ENGINE if name != "num_draft")
 _FRESH = "Forget what was learned before each prompt."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemFlags(PromptFlags, OutputFlags):
-    """Which prompts are answered; a command has `files` besides."""
+    """The flags that select prompts; commands have `files` in addition."""
 
     tasks: Annotated[str | None, prompt_option(help="Only these tasks, separated by commas.")] = (
         None
@@ -59,7 +59,7 @@ class ItemFlags(PromptFlags, OutputFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchFlags(ItemFlags):
-    """What `ngt bench` is given."""
+    """The flags of `ngt bench`."""
 
     files: Annotated[list[str] | None, _FILES] = None
     methods: Annotated[
@@ -78,7 +78,7 @@ def bench(flags: SettingFlags, bench_flags: BenchFlags) -> None:
 
 
 def _bench(run: Run, bench_flags: BenchFlags) -> Generator[LiveResult]:
-    """Yield the result, and report below it what else is to be said."""
+    """Yield the result, and report remarks below it."""
     options = _options(run, bench_flags)
     settings = run.settings
     if bench_flags.against not in (None, "hf"):
@@ -86,18 +86,18 @@ def _bench(run: Run, bench_flags: BenchFlags) -> Generator[LiveResult]:
     if bench_flags.against:
         check_against(settings)
     check_some_left(options.methods, *cells_of(options.methods, options.num_drafts, settings))
-    drafts = any(method.partition(":")[0] == "auto" for method in options.methods)
-    source, skipped = open_source(run, bench_flags, "auto" if drafts else "none")
+    has_auto = any(method.partition(":")[0] == "auto" for method in options.methods)
+    source, skipped = open_source(run, bench_flags, "auto" if has_auto else "none")
     from ngtcli.bench.live import run_live
 
     result = replace(run_live(source, settings, options), skipped=skipped)
     yield result
-    refused = [f"{one.method} was not measured: {one.reason}" for one in result.refused]
-    report_end(run, [*result.notes, *refused], result.interrupted, result.questions)
+    refusals = [f"{r.method} was not measured: {r.reason}" for r in result.refused]
+    report_end(run, [*result.notes, *refusals], result.interrupted, result.questions)
 
 
 def check_against(settings: Settings) -> None:
-    """Raise UsageError where `generate` would not be asked for the same text."""
+    """Raise UsageError for settings that `generate` of transformers does not have."""
     penalties = (settings.answer.presence_penalty, settings.answer.frequency_penalty)
     if settings.answer.temperature > 0 or settings.answer.repetition_penalty != 1 or any(penalties):
         raise UsageError("--against hf compares greedy decoding", hint="Leave out sampling flags.")
@@ -108,16 +108,26 @@ def check_against(settings: Settings) -> None:
 def report_end(
     run: Run, remarks: Sequence[str], interrupted: bool = False, prompts: int = 0
 ) -> None:
-    """Say the remarks below a result; end one that was interrupted with that exit code."""
+    """Report remarks below a result.
+
+    Args:
+        run: Its notes show the remarks.
+        remarks: The remarks.
+        interrupted: Whether the measurement was interrupted.
+        prompts: How many prompts were measured until then.
+
+    Raises:
+        Exit: The measurement was interrupted.
+    """
     for remark in remarks:
         run.notes.warn(remark)
     if interrupted:
-        run.notes.warn(f"interrupted; what was measured: {counted(prompts, 'prompt')}")
+        run.notes.warn(f"interrupted; measured {counted(prompts, 'prompt')}")
         raise typer.Exit(INTERRUPTED)
 
 
 def _options(run: Run, bench_flags: BenchFlags) -> BenchOptions:
-    """What is to be measured. Raises UsageError."""
+    """Return what is measured. Raises UsageError."""
     return BenchOptions(
         methods=methods_of(run, bench_flags.methods, _METHODS),
         num_drafts=numbers_of("--num-draft", bench_flags.num_draft)
@@ -129,18 +139,25 @@ def _options(run: Run, bench_flags: BenchFlags) -> BenchOptions:
 
 
 def methods_of(run: Run, methods: str | None, default: str) -> list[str]:
-    """The methods by --methods, else by --method, else the default ones. Raises UsageError."""
+    """Return the methods of --methods or --method, or the default ones. Raises UsageError."""
     method = run.flags.get("method")
     if methods and method:
         raise UsageError("--methods and --method are mutually exclusive", hint="Give one of them.")
-    named = names_in("--methods", methods)
-    return named or ([method] if method else default.split(","))
+    names = names_in("--methods", methods)
+    if names:
+        return names
+    return [method] if method else default.split(",")
 
 
 def open_source(run: Run, item_flags: ItemFlags, method: str) -> tuple["Live", Sequence[Skipped]]:
-    """What is answered, and the files that were left out; without a preset each task has its own.
+    """Return the prompts with a model to answer them, and the files that were skipped.
 
-    What is wrong is reported before anything heavy is loaded.
+    Errors are reported before anything large is loaded. Without -p each task has its own preset.
+
+    Args:
+        run: The settings and the notes of the command.
+        item_flags: The flags that select prompts.
+        method: The method that is checked with the settings.
     """
     check_session(run.settings.replace(method=method))
     items, skipped = read_items(run, item_flags)
@@ -153,21 +170,24 @@ def open_source(run: Run, item_flags: ItemFlags, method: str) -> tuple["Live", S
 
 
 def read_items(run: Run, item_flags: ItemFlags) -> tuple[list[Item], Sequence[Skipped]]:
-    """What is to be answered, and the files that were left out of folders."""
-    outputs, files = item_flags.outputs, getattr(item_flags, "files", None)
+    """Return the prompts, and the files that were skipped."""
+    outputs = item_flags.outputs
+    files = getattr(item_flags, "files", None)
     if item_flags.prompts and (files or item_flags.docs):
         raise UsageError(
             "--prompts cannot be combined with files or --docs", hint="Give one of them."
         )
-    texts = asked = Loaded(())
+    texts = questioned = Loaded(())
     if files or item_flags.docs:
         stdin = piped_stdin()
         texts = read_documents(files or [], stdin, run.settings, run.notes, outputs)
-        asked = read_documents(item_flags.docs or [], stdin, run.settings, run.notes, outputs)
+        questioned = read_documents(item_flags.docs or [], stdin, run.settings, run.notes, outputs)
 
     def check(path: Path) -> None:
         check_not_read(outputs, [path])
 
-    items = items_from(item_flags.prompts, texts.documents, asked.documents, run.settings, check)
+    items = items_from(
+        item_flags.prompts, texts.documents, questioned.documents, run.settings, check
+    )
     chosen = choose(items, names_in("--tasks", item_flags.tasks), item_flags.limit)
-    return chosen, tuple(dict.fromkeys((*texts.skipped, *asked.skipped)))
+    return chosen, tuple(dict.fromkeys([*texts.skipped, *questioned.skipped]))

@@ -1,4 +1,4 @@
-"""`ngt check`: proof, on this machine and model, that drafting changes no token."""
+"""`ngt check`: check on this machine and model that drafting changes no token."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,26 +40,31 @@ _LIMIT = typer.Option(
 
 
 def _view(report: CheckReport) -> Iterator[Shown]:
-    """A row for each number of draft nodes, then what was left out and the differences."""
-    by_number = {k: [c for c in report.results if c.num_draft == k] for k in report.num_draft}
-    yield _COLUMNS, [_row(k, part) for k, part in by_number.items()]
+    """Yield a row for each number of draft nodes, then the differences."""
+    rows = []
+    for num_draft in report.num_draft:
+        comparisons = [c for c in report.results if c.num_draft == num_draft]
+        rows.append(_row(num_draft, comparisons))
+    yield _COLUMNS, rows
     if report.prompts < report.prompts_available:
         yield comment(
             f"{report.prompts} of {report.prompts_available} prompts were checked;"
             " --limit 0 checks all."
         )
-    for c in report.results:
-        if not c.identical:
+    for result in report.results:
+        if not result.identical:
             yield comment(
-                f"{one_line(c.name)} (num_draft {c.num_draft}): differs from token {c.divergence},"
-                f" where the two best logits are {c.margin:.4g} apart"
+                f"{one_line(result.name)} (num_draft {result.num_draft}): differs from token"
+                f" {result.divergence}, where the two best logits are {result.margin:.4g} apart"
             )
 
 
-def _row(num_draft: int, part: Sequence[Comparison]) -> list[object]:
-    length = sum(c.mean_acceptance_length for c in part) / len(part)
-    tokens, same = sum(c.new_tokens for c in part), sum(c.identical for c in part)
-    return [num_draft, len(part), tokens, f"{length:.2f}", f"{same}/{len(part)}"]
+def _row(num_draft: int, comparisons: Sequence[Comparison]) -> list[object]:
+    count = len(comparisons)
+    length = sum(c.mean_acceptance_length for c in comparisons) / count
+    tokens = sum(c.new_tokens for c in comparisons)
+    identical = sum(c.identical for c in comparisons)
+    return [num_draft, count, tokens, f"{length:.2f}", f"{identical}/{count}"]
 
 
 @command("check", settings=OF_OWN_ENGINE, view=_view)
@@ -72,8 +77,9 @@ def check(
     limit: Annotated[int | None, _LIMIT] = None,
 ) -> Generator[CheckReport, bool]:
     """Decode with and without drafts and compare every token; exit with 6 if one differs."""
-    resolved, chosen = resolve(flags, preset)
-    settings, notes = resolved.settings, Notes()
+    resolved, loaded_preset = resolve(flags, preset)
+    settings = resolved.settings
+    notes = Notes()
     num_drafts = _num_drafts(drafts, flags, settings)
     check_settings(flags, settings)
     warn_of_no_effect([Situation.NO_COLOR], given_settings(flags))
@@ -81,53 +87,75 @@ def check(
     check_session(settings)
     if files or docs:
         texts = read_documents(files or [], None, settings, notes)
-        asked = read_documents(docs or [], None, settings, notes)
+        questioned = read_documents(docs or [], None, settings, notes)
     else:
-        texts = asked = example_texts()
+        texts = questioned = example_texts()
         limit = PROMPTS if limit is None else limit
-    available = _items(texts.documents, asked.documents)
+    available = _items(texts.documents, questioned.documents)
     items = spread(available, limit or len(available))
-    from ngtcli.bench.check import run_check  # here: they load torch
+    from ngtcli.bench.check import run_check  # these load torch
     from ngtcli.bench.live import Live
 
     with reporting_to(notes), notes.heartbeat():
-        report = run_check(Live(items, chosen), settings, num_drafts)
+        report = run_check(Live(items, loaded_preset), settings, num_drafts)
     notes.clear()
-    skipped = distinct([*texts.skipped, *asked.skipped])
+    skipped = distinct([*texts.skipped, *questioned.skipped])
     yield replace(report, prompts_available=len(available), skipped=skipped)
     _check_identical(report)
 
 
-def _num_drafts(drafts: str | None, given: Mapping[str, Any], settings: Settings) -> list[int]:
-    """The numbers of draft nodes to try. Raises UsageError."""
-    if drafts is not None and "num_draft" in given:
+def _num_drafts(drafts: str | None, flags: Mapping[str, Any], settings: Settings) -> list[int]:
+    """Return the numbers of draft nodes to try.
+
+    Args:
+        drafts: The value of --drafts.
+        flags: The settings that were given as flags.
+        settings: All settings.
+
+    Raises:
+        UsageError: Both flags were given, or nothing would be drafted.
+    """
+    if drafts is not None and "num_draft" in flags:
         raise UsageError(
             "--drafts and --num-draft are mutually exclusive", hint="Give one of them."
         )
-    numbers = numbers_of("--drafts", DRAFTS if drafts is None else drafts)
-    numbers = [settings.drafting.num_draft] if "num_draft" in given else numbers
-    if settings.drafting.method == "none" or numbers == [0]:
-        what = "method none" if settings.drafting.method == "none" else "--num-draft 0"
+    if "num_draft" in flags:
+        numbers = [settings.drafting.num_draft]
+    else:
+        numbers = numbers_of("--drafts", DRAFTS if drafts is None else drafts)
+    cause = ""
+    if settings.drafting.method == "none":
+        cause = "method none"
+    elif numbers == [0]:
+        cause = "--num-draft 0"
+    if cause:
         raise UsageError(
-            f"there are no drafts to check with {what}", hint="Give --method trie --num-draft 8."
+            f"there are no drafts to check with {cause}", hint="Give --method trie --num-draft 8."
         )
     return numbers
 
 
-def _items(texts: Sequence[Document], asked: Sequence[Document]) -> list[Item]:
-    """A summary of each text and of each of its paragraphs, and six questions a document."""
+def _items(texts: Sequence[Document], questioned: Sequence[Document]) -> list[Item]:
+    """Return the prompts to check.
+
+    Args:
+        texts: Each is summarized, and so is each of its paragraphs if there are several.
+        questioned: Each gets six questions.
+    """
     items: list[Item] = []
     for text in texts:
         items += file_items([text], [])
-        parts = passages(text)
-        for i, part in enumerate(parts if len(parts) > 1 else [], 1):
-            part_of = Document(text.name, part)
-            items.append(Item(f"summarize {text.name} ¶{i}", "summarize", (part_of,)))
-    return items + file_items([], asked)
+        paragraphs = passages(text)
+        if len(paragraphs) == 1:
+            continue
+        for number, paragraph in enumerate(paragraphs, 1):
+            name = f"summarize {text.name} ¶{number}"
+            items.append(Item(name, "summarize", (Document(text.name, paragraph),)))
+    return items + file_items([], questioned)
 
 
 def _check_identical(report: CheckReport) -> None:
-    """Raise DifferenceError where a run differs from plain decoding."""
+    """Raise DifferenceError if a run differs from plain decoding."""
     different = [c for c in report.results if not c.identical]
     if not different:
         return

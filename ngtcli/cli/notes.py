@@ -137,7 +137,7 @@ class Notes(Reporter):
             process.wipe_at_end(b"")
 
     def begin_answer(self) -> None:
-        """Prepare the screen for an answer: wipe the status, add an empty line after other lines."""
+        """Wipe the status line, and add an empty line between other lines and the answer."""
         self.clear()
         if self.said and self.terminal and sys.stdout.isatty():
             _write("\n")

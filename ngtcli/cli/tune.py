@@ -46,7 +46,7 @@ from ngtcli.system import process
 from ngtcli.words import counted
 
 _ITEMS = typer.Argument(help="NAME=VALUES to sweep, or documents to measure on.")
-_MAX_NAMED = 8  # cells that are left out and named; guess
+_MAX_NAMED = 8  # skipped cells that a warning names; guess
 _SWEEP = typer.Option(help="What to try: NAME=A..B, A..B+STEP, A..B*FACTOR or A,B,C.")
 _ROUNDS = typer.Option(min=1, max=1000, help="How often to measure each cell.")
 _STATE = typer.Option(help="Keep finished measurements in this file.")
@@ -55,7 +55,7 @@ _FRESH = typer.Option("--fresh", help="Ignore earlier measurements and start ove
 
 @dataclass(frozen=True, kw_only=True)
 class TuneFlags(PromptFlags, OutputFlags):
-    """What is on the command line, unread; None stands for what is not there."""
+    """The flags of `ngt tune`; None for one that was not given."""
 
     items: Annotated[list[str] | None, _ITEMS] = None
     sweep: Annotated[list[str] | None, _SWEEP] = None
@@ -79,11 +79,11 @@ def tune(flags: SettingFlags, tune_flags: TuneFlags) -> None:
 
 def _tune(run: Run, tune_flags: TuneFlags) -> Generator[SweepReport]:
     """Yield the report, and save the winner below it."""
-    notes, preset = run.notes, run.preset
+    notes = run.notes
     cells, texts, remark = _plan(run, tune_flags)
-    # A bad name is refused before hours are spent.
+    # An invalid name is refused before the measurements, which may take hours.
     saved = None if tune_flags.write is None else preset_path(tune_flags.write, tune_flags.force)
-    _report_left_out(run, cells)
+    _report_skipped(run, cells)
     report = _measure(run, tune_flags, cells, texts)
     if remark and (notes.terminal or tune_flags.verbose):
         notes.say(remark, dim=True)
@@ -93,26 +93,29 @@ def _tune(run: Run, tune_flags: TuneFlags) -> Generator[SweepReport]:
         notes.warn("interrupted; run the same command again to resume")
         raise typer.Exit(INTERRUPTED)
     if saved is not None:
-        write_winner(saved, preset, cells, report)
+        write_winner(saved, run.preset, cells, report)
         notes.say(f"Saved as {saved}; use it with -p {saved.stem}.")
 
 
-def _report_left_out(run: Run, cells: Grid) -> None:
-    """Say which cells no settings can have, and why."""
+def _report_skipped(run: Run, cells: Grid) -> None:
+    """Warn of cells with invalid settings."""
     by_reason: dict[str, list[str]] = {}
     for cell in cells.skipped:
         by_reason.setdefault(cell.reason, []).append(label_of(cell.values))
     for reason, labels in by_reason.items():
         shown = labels[:_MAX_NAMED]
+        names = "; ".join(shown)
         more = len(labels) - len(shown)
-        names = "; ".join(shown) + (f"; and {more} more" if more else "")
+        if more:
+            names += f"; and {more} more"
         run.notes.warn(f"skipped {counted(len(labels), 'cell')}: {names}. {reason}")
 
 
 def _plan(run: Run, tune_flags: TuneFlags) -> tuple[Grid, list[str], str]:
-    """The sweep over its settings, the texts to answer, and a remark. Raises UsageError.
+    """Return the cells of the sweep, the texts to answer, and a remark about the method.
 
-    The remark says what was not asked for in so many words.
+    Raises:
+        UsageError: The sweep or the flags are invalid.
     """
     items = tune_flags.items or []
     sweep = [*(tune_flags.sweep or []), *filter(is_axis, items)]
@@ -123,8 +126,8 @@ def _plan(run: Run, tune_flags: TuneFlags) -> tuple[Grid, list[str], str]:
             hint="Give settings to sweep, as in ngt tune --sweep n=8..16 lp=2..5",
         )
     axes = parse_sweep(sweep)
-    # A swept value stands in for a flag, so that no other layer can be at odds with it.
-    if clash := next((name for name in axes if name in run.flags), None):
+    clash = next((name for name in axes if name in run.flags), None)
+    if clash is not None:
         raise UsageError(f"{clash} is both swept and given as a flag", hint=f"Leave out --{clash}.")
     base, remark = _base(run.resolved, list(axes))
     cells = grid(axes, base)
@@ -134,19 +137,25 @@ def _plan(run: Run, tune_flags: TuneFlags) -> tuple[Grid, list[str], str]:
 
 
 def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
-    """The settings below the cells, with a remark where they are not what was asked for.
+    """Return the settings that cells are based on, and a remark if their method was changed.
 
-    They are those of method trie where the method is auto, by preset or default, which does not
-    read what is swept. Raises UsageError where the user has asked for auto.
+    If the settings of the trie are swept, but a preset or the default says method auto, which does
+    not use them, the method is trie.
+
+    Raises:
+        UsageError: The user chose auto.
     """
     base = resolved.settings
-    foreign = [name for name in swept if name in settings_where(Use.TRIE)]
-    method, origin = base.drafting.method, resolved.origins["method"]
-    if not foreign or "method" in swept or method.split(":")[0] != "auto":
+    of_trie = [name for name in swept if name in settings_where(Use.TRIE)]
+    method = base.drafting.method
+    origin = resolved.origins["method"]
+    if not of_trie or "method" in swept or method.split(":")[0] != "auto":
         return base, ""
     if origin != "default" and not origin.startswith("preset"):
-        what = f"method auto, set by {origin}, does not use {foreign[0]}"
-        raise UsageError(what, hint="Give --method trie, or sweep method as well.")
+        raise UsageError(
+            f"method auto, set by {origin}, does not use {of_trie[0]}",
+            hint="Give --method trie, or sweep method as well.",
+        )
     base = base.replace(method="trie")
     if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
         base = base.replace(num_draft=Settings().drafting.num_draft)
@@ -156,33 +165,53 @@ def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
 def _measure(
     run: Run, tune_flags: TuneFlags, cells: Grid, texts: Sequence[str]
 ) -> SweepReport | None:
-    """The report, of what there is when interrupted; None where there is nothing at all."""
+    """Measure all cells, and return the report; None if interrupted before the first result.
+
+    Args:
+        run: The settings and the notes of the command.
+        tune_flags: Its flags.
+        cells: The cells of the sweep.
+        texts: The documents to measure on.
+    """
     notes = run.notes
     try:
         source, about, skipped = _live(run, tune_flags, cells, texts)
         key = state_key(about, cells)
-        kept = State(
+        state = State(
             tune_flags.state or default_state(key), key, len(source.prompts), tune_flags.fresh
         )
     except KeyboardInterrupt:
         notes.clear()
         return None
-    if held := len(kept.done):
-        notes.say(f"{held} measurements are reused from {kept.path}", dim=True)
+    if state.done:
+        notes.say(f"{len(state.done)} measurements are reused from {state.path}", dim=True)
     process.unwind_on_interrupt()
-    with suppress(KeyboardInterrupt), closing(kept):
-        measure(source, cells, tune_flags.rounds, kept)
+    with suppress(KeyboardInterrupt), closing(state):
+        measure(source, cells, tune_flags.rounds, state)
     notes.clear()
-    if (made := report(about, cells, tune_flags.rounds, kept)) is None:
+    sweep_report = report(about, cells, tune_flags.rounds, state)
+    if sweep_report is None:
         return None
-    told = replace(made, preset=run.preset.name, method=cells.base.drafting.method, skipped=skipped)
-    return replace(told, command=command_line())
+    return replace(
+        sweep_report,
+        preset=run.preset.name,
+        method=cells.base.drafting.method,
+        skipped=skipped,
+        command=command_line(),
+    )
 
 
 def _live(
     run: Run, tune_flags: TuneFlags, cells: Grid, texts: Sequence[str]
 ) -> tuple[Source[Any], SweepData, Sequence[Skipped]]:
-    """What is measured on, what is said of it, and the files that were left out of folders."""
+    """Return the source of answers, a description of it, and the files that were skipped.
+
+    Args:
+        run: The settings and the notes of the command.
+        tune_flags: Its flags.
+        cells: The cells of the sweep.
+        texts: The documents to measure on.
+    """
     outputs = tune_flags.outputs
     base = cells.base
     for cell in {c.settings.drafting.method: c for c in cells.cells}.values():
@@ -196,7 +225,7 @@ def _live(
         base,
         lambda path: check_not_read(outputs, [path]),
     )
-    from ngtcli.bench.live import Live  # here: it loads torch
+    from ngtcli.bench.live import Live  # it loads torch
 
     live = Live(items, run.preset, sweeps=True)
     return live, live.about(cells.cells[0].settings), tuple(dict.fromkeys(read.skipped))
