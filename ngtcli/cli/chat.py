@@ -1,4 +1,4 @@
-"""`ngt chat`: questions in turn, each with what was said before, and commands that begin with /."""
+"""`ngt chat`: a conversation, with commands that begin with /."""
 
 import glob
 import os
@@ -40,7 +40,7 @@ from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted, nearest
 
 _LEAVE = "Ctrl-D or /quit leaves."
-_QUIT = ("quit", "exit", "bye", "q")  # also by the names that other programs use
+_QUIT = ("quit", "exit", "bye", "q")  # the first, and names that other programs use
 _CONTINUE = typer.Option("--continue", help="Continue the conversation that was saved last.")
 
 
@@ -62,8 +62,10 @@ def chat(
     output = chat_flags.output()
     request = options.tasks_of(flags, preset_name, ("chat",)).request("chat")
     if STDIN in (docs or []):
-        what = "-d - cannot be used: the questions come from standard input"
-        raise UsageError(what, hint="Name a file or a folder.")
+        raise UsageError(
+            "-d - cannot be used: the questions come from standard input",
+            hint="Name a file or a folder.",
+        )
     request, output = answer_flags.check_request(request, output, chat_flags, flags)
     settings = request.settings
     conversation = Conversation(request, output)
@@ -76,22 +78,26 @@ def chat(
         stdin = streams.piped_stdin()
         conversation.pipe = stdin is not None
         if stdin is not None:
-            said: Iterable[str | None] = typed.piped(stdin, settings.reading.max_mb)
+            inputs: Iterable[str | None] = typed.piped(stdin, settings.reading.max_mb)
         else:
             conversation.greet()
-            said = typed.typed(
+            inputs = typed.typed(
                 [f"/{name}" for name in conversation.commands], settings.output.history
             )
-        talk(conversation, said)
+        talk(conversation, inputs)
         answering.keep_warm(conversation.answerer, settings)
 
 
-def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
-    """Answer all that is said, and do what commands say; None is a Ctrl-C while one was typed.
+def talk(conversation: "Conversation", inputs: Iterable[str | None]) -> None:
+    """Answer questions and follow commands until one of them ends the conversation.
 
-    On a terminal an error and a Ctrl-C end an answer, and not the conversation.
+    On a terminal an error or a Ctrl-C ends an answer, but not the conversation.
+
+    Args:
+        conversation: The conversation.
+        inputs: Questions and commands; None for a Ctrl-C at the prompt.
     """
-    for text in said:
+    for text in inputs:
         try:
             if text is None:
                 conversation.notes.remark(_LEAVE)
@@ -102,7 +108,7 @@ def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
         except Exception as error:
             if conversation.pipe:
                 raise
-            if process.interrupted():  # a library made this of the Ctrl-C
+            if process.interrupted():  # a library turned the Ctrl-C into this error
                 conversation.interrupted()
             else:
                 conversation.notes.clear()
@@ -111,17 +117,19 @@ def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
 
 
 class Conversation:
-    """What was said so far, and what the next question is asked with."""
+    """The questions and answers so far, and the request that the next question gets."""
 
     def __init__(self, request: Request, output: answer_flags.Output, pipe: bool = False) -> None:
-        self.pipe, self.notes = pipe, Notes(output.verbose)
-        self._request, self._output = request, output
+        self.pipe = pipe
+        self.notes = Notes(output.verbose)
+        self._request = request
+        self._output = output
         self._exchanges: list[Exchange] = []
         self.answerer = Answerer(stays=True)
         self._paths: list[str] = []
         self._saved: set[Path] = set()
-        self._file: Path | None = None  # where it was saved or loaded last
-        self._any = False  # whether anything was asked
+        self._file: Path | None = None  # the file of the last /save or /load
+        self._has_asked = False
         self.commands: dict[str, tuple[str, Callable[[str], object]]] = {
             "docs": ("/docs add PATH … reads more documents, /docs lists them", self._docs),
             "sources": ("shows what the last answer quotes, and from where", self._sources),
@@ -137,12 +145,13 @@ class Conversation:
         }
 
     def read(self, paths: list[str]) -> int:
-        """Read these documents besides those of before; how many came. Raises InputError."""
-        known = {d.path for d in self._request.documents}
-        every = [*self._paths, *paths]
-        loaded = answer_flags.read_documents(every, self._request, self._output, "")
-        self._request, self._paths = replace(self._request, loaded=loaded), [*self._paths, *paths]
-        return len({d.path for d in loaded.documents} - known)
+        """Read more documents, and return how many are new. Raises InputError."""
+        before = {document.path for document in self._request.documents}
+        all_paths = [*self._paths, *paths]
+        loaded = answer_flags.read_documents(all_paths, self._request, self._output, "")
+        self._request = replace(self._request, loaded=loaded)
+        self._paths = all_paths
+        return len({document.path for document in loaded.documents} - before)
 
     def greet(self) -> None:
         """Greet the user of a terminal."""
@@ -150,11 +159,11 @@ class Conversation:
         self.notes.remark(f"/help lists the commands. {_LEAVE}")
 
     def name_model(self) -> None:
-        """Say once that the built-in model cannot hold a conversation."""
+        """Remark once that the built-in model cannot hold a conversation."""
         self.notes.demonstration(self._request.settings.model.model, limit_of(self._request))
 
     def take(self, text: str) -> bool:
-        """Answer a question or follow a command; whether the conversation continues."""
+        """Answer a question or follow a command; return whether the conversation continues."""
         if not text.startswith("/"):
             if text.strip():
                 self._ask(text.strip())
@@ -171,7 +180,7 @@ class Conversation:
         return True
 
     def interrupted(self) -> None:
-        """A Ctrl-C came where there was nothing of an answer yet. In a pipe it ends the command."""
+        """Report a Ctrl-C before an answer began. In a pipe it ends the command."""
         self.notes.warn("interrupted")
         if self.pipe:
             raise typer.Exit(INTERRUPTED)
@@ -180,23 +189,24 @@ class Conversation:
         self.name_model()
         turns: list[Turn] = []
         for exchange in self._exchanges:
-            said = exchange.answer
-            if text := said.text.strip():  # else there is no answer
-                read = said.selection.new if said.selection else ()
-                turns += [Turn("user", exchange.question, read), Turn("assistant", text)]
-        # /sources and /save want the sources, whether they are shown now or not.
+            answer = exchange.answer
+            text = answer.text.strip()
+            if text:
+                passages = answer.selection.new if answer.selection else ()
+                turns += [Turn("user", exchange.question, passages), Turn("assistant", text)]
+        # /sources and /save need the sources, whether or not they are shown now.
         wants = answering.wanted(self._output, self.notes) | {Want.SOURCES}
         request = replace(self._request, question=question, turns=tuple(turns), wants=wants)
-        if self.pipe and self._any:
+        if self.pipe and self._has_asked:
             sys.stdout.write("\n")
-        self._any = True
+        self._has_asked = True
         showing = answering.Showing(request, self._output, self.notes)
-        answer = showing.show(self.answerer.ask(request))
-        if answer is not None:
-            self._exchanges.append(Exchange(question, answer))
+        ended = showing.show(self.answerer.ask(request))
+        if ended is not None:
+            self._exchanges.append(Exchange(question, ended))
         if not self.pipe:
             self.notes.say("")
-        elif answer is None or answer.finish_reason == "interrupted":
+        elif ended is None or ended.finish_reason == "interrupted":
             raise typer.Exit(INTERRUPTED)
 
     def _docs(self, rest: str) -> None:
@@ -208,7 +218,9 @@ class Conversation:
             added = counted(self.read(paths), "document")
             self.notes.reply(f"added {added}; there are {len(self._request.documents)}")
         elif name != "list" or paths:
-            raise UsageError(f"/docs {rest}", hint="Use /docs add PATH …, or /docs list.")
+            raise UsageError(
+                f"/docs {rest}: unknown command", hint="Use /docs add PATH …, or /docs list."
+            )
         elif not self._request.documents:
             self.notes.reply("There are no documents; /docs add PATH reads some.")
         else:
@@ -230,8 +242,9 @@ class Conversation:
         if not sources.spans:
             self.notes.reply("Nothing in the last answer is quoted from the documents.")
             return
-        width, styled = streams.terminal_width(sys.stderr), streams.styles(sys.stderr)
-        for line in terminal_list(sources.places(), width, styled).splitlines():
+        width = streams.terminal_width(sys.stderr)
+        is_styled = streams.styles(sys.stderr)
+        for line in terminal_list(sources.places(), width, is_styled).splitlines():
             self.notes.styled(line)
 
     def _system(self, text: str) -> None:
@@ -244,9 +257,9 @@ class Conversation:
 
     def _set_system(self, system: str) -> None:
         settings = self._request.settings.replace(system=system)
-        from ngtcli.engine.checks import check_session  # here: it loads what reads models
+        from ngtcli.engine.checks import check_session  # it loads what reads models
 
-        check_session(settings)  # whether the chat template takes it
+        check_session(settings)  # the chat template may not support a system prompt
         self._request = replace(self._request, settings=settings)
 
     def _save(self, name: str) -> None:
@@ -271,7 +284,7 @@ class Conversation:
 
     @property
     def _content(self) -> Content:
-        """What a file gets of this conversation."""
+        """This conversation as a file has it."""
         settings = self._request.settings
         return Content(
             model=settings.model.model,
@@ -287,21 +300,32 @@ class Conversation:
         self.load(options.named_file(name).expanduser())
 
     def load(self, path: Path) -> None:
-        """Go on with a saved conversation, about its documents too. Raises InputError.
+        """Continue a saved conversation, and read its documents.
 
-        What was said here before is forgotten. A system prompt of the settings stays.
+        The conversation so far is forgotten. A system prompt of the settings stays.
+
+        Raises:
+            InputError: The file is not a saved conversation.
         """
         saved = read_conversation(path)
-        content, settings = saved.conversation, self._request.settings
-        known = {absolute(one) for one in self._paths}
-        new = [one for one in content.paths if one not in known]
-        gone = [one for one in new if not os.path.lexists(one) and not glob.has_magic(one)]
-        for missing in gone:
-            self.notes.warn(f"{missing} no longer exists: the conversation continues without it")
-        self._read_again([one for one in new if one not in gone])
+        content = saved.conversation
+        settings = self._request.settings
+        own_paths = {absolute(own_path) for own_path in self._paths}
+        existing: list[str] = []
+        for document_path in content.paths:
+            if document_path in own_paths:
+                continue
+            if os.path.lexists(document_path) or glob.has_magic(document_path):
+                existing.append(document_path)
+            else:
+                self.notes.warn(
+                    f"{document_path} no longer exists: the conversation continues without it"
+                )
+        self._read_again(existing)
         if content.system and not settings.answer.system:
             self._set_system(content.system)
-        if changed := saved.changed(self._request.documents):
+        changed = saved.changed(self._request.documents)
+        if changed:
             names = ", ".join(changed)
             self.notes.warn(f"changed or missing since the conversation was saved: {names}")
         if content.model and content.model != settings.model.model:
@@ -314,7 +338,7 @@ class Conversation:
         self.notes.reply(f"loaded {count} from {path}")
 
     def _read_again(self, paths: list[str]) -> None:
-        """Read what a saved conversation was about; warn of what cannot be read any more."""
+        """Read the documents of a saved conversation; warn of those that cannot be read."""
         try:
             if paths:
                 self.read(paths)

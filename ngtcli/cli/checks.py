@@ -1,7 +1,7 @@
-"""Warnings of flags that have no effect, by one table, before anything is read or loaded.
+"""Warn of flags that have no effect, by one table, before anything is read or loaded.
 
-Only flags are checked. Settings of the environment, of files and of presets are for many commands,
-and need not matter to each. Two flags that cannot both hold are an error where they are read.
+Only flags are checked: settings of variables, files and presets are for many commands, which ignore
+those they do not use. Mutually exclusive flags are errors where they are read.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,7 +19,7 @@ Flags = TypeVar("Flags", bound="DataclassInstance")
 
 
 class Situation(Enum):
-    """What holds of a command line."""
+    """A property of a command line, in which some flags have no effect."""
 
     GREEDY = auto()
     OWN_ENGINE = auto()
@@ -52,7 +52,7 @@ class Situation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """Flags without effect in a situation; a warning ends in `words`."""
+    """Flags without effect in a situation; `words` end the warning."""
 
     situation: Situation
     flags: tuple[str, ...]
@@ -181,7 +181,7 @@ def check_settings(flags: Mapping[str, Any], settings: Settings) -> None:
     """
     warn_of_no_effect(_situations_of(flags, settings), given_settings(flags))
     if settings.engine.engine == "vllm":
-        from ngtcli.engine.vllm.process import check  # here: other engines do without
+        from ngtcli.engine.vllm.process import check  # other engines do not need it
 
         check(settings)
 
@@ -212,8 +212,8 @@ def _situations_of_weights(settings: Settings) -> set[Situation]:
 
 
 def _situations_of_method(settings: Settings) -> set[Situation]:
-    """What the method does not read. `none` switches drafting off, whatever else is given."""
-    from ngtcli.drafting.drafter import DraftSettings  # here: they load numpy
+    """Return the situations of a method. `none` switches drafting off and ignores all flags."""
+    from ngtcli.drafting.drafter import DraftSettings  # these load numpy
     from ngtcli.drafting.registry import parse_method
 
     method = parse_method(settings.drafting.method, DraftSettings())
