@@ -37,7 +37,7 @@ _PREDICT = typer.Option(
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFlags:
-    """The flags of these commands, except for documents, question and settings."""
+    """The flags of these commands, except documents, question and settings."""
 
     preset_name: options.PresetOption = None
     out: Annotated[str | None, _OUTPUT] = None  # a Path would lose a slash at its end
@@ -53,17 +53,17 @@ class AnswerFlags:
 
     @property
     def prediction(self) -> str:
-        """The text of the file that --predict names. Raises InputError where it cannot be read."""
+        """The text of the file that --predict names. Raises InputError if it cannot be read."""
         return "" if self.predict is None else reading.read_prediction(self.predict)
 
     @property
     def names_folder(self) -> bool:
-        """Whether -o names a folder: one that is there, or a name with a slash at its end."""
+        """True if -o names a folder: an existing one, or a name that ends with a slash."""
         out = self.out or ""
         return out.endswith(("/", os.sep)) or os.path.isdir(out)
 
     def output(self, *, shows_passages: bool = False) -> "Output":
-        """Return how the answer is shown by these flags."""
+        """Return how these flags show the answer."""
         output_format = OutputFormat.TEXT
         if self.json_tokens:
             output_format = OutputFormat.JSON_TOKENS
@@ -83,7 +83,7 @@ class AnswerFlags:
 
 
 class OutputFormat(Enum):
-    """What is put out of an answer: its text, or the object of --json or of --json-tokens."""
+    """The form in which an answer is printed: text, or the object of --json or --json-tokens."""
 
     TEXT = "text"
     JSON = "json"
@@ -92,15 +92,15 @@ class OutputFormat(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """How an answer is shown, and where it goes. It stays in the command: no engine gets it.
+    """How an answer is shown, and where it goes. Only the command uses it, no engine.
 
     Attributes:
         path: The file, table or folder that it is written to; None for standard output.
         is_folder: Whether `path` is a folder, with a file for each document.
         format: Text or JSON.
         cites: Whether quotations are marked, and their sources listed.
-        html: A page that is written besides.
-        force: Whether files of others are written over.
+        html: An HTML page that is written as well.
+        force: Whether files that ngt did not write are overwritten.
         shows_thinking: Whether the reasoning before the answer is shown.
         shows_passages: Whether the passages that are read are shown on stderr.
         verbose: Whether stderr gets the remarks and details of -v.
@@ -118,12 +118,12 @@ class Output:
 
     @property
     def is_json(self) -> bool:
-        """Whether an object of JSON is put out."""
+        """True if a JSON object is printed."""
         return self.format is not OutputFormat.TEXT
 
     @property
     def is_table(self) -> bool:
-        """Whether `path` names a table: it has a suffix, and is no folder."""
+        """True if `path` names a table: it has a suffix, and is not a folder."""
         return bool(self.path and self.path.suffix and not self.is_folder)
 
     def given_flags(self) -> dict[str, object]:
@@ -135,10 +135,10 @@ class Output:
         }
 
     def waits_for_end(self, request: Request) -> bool:
-        """Whether the answer to a request is shown once it is complete, and not as it comes.
+        """Return whether the answer is shown when it is complete, and not as it is decoded.
 
-        One with structured output is of no use to a program before its end. One with marks of its
-        sources is not worth loading numpy for in a pipe.
+        A program cannot use structured output before its end. Marking sources while the answer is
+        decoded loads numpy, which is not worth it in a pipe.
         """
         if self.is_json or self.path is not None:
             return True
@@ -169,9 +169,18 @@ def effective_output(output: Output, situations: Collection[Situation]) -> Outpu
 def read_documents(
     paths: list[str], request: Request, output: Output, hint: str, written: Sequence[Path] = ()
 ) -> Loaded:
-    """Read the documents named, or what is piped in, without what is `written`.
+    """Read the documents that were named, or a text that is piped in.
 
-    Raises InputError; UsageError where the answer would be written over a document.
+    Args:
+        paths: Files, folders and patterns.
+        request: Its settings say how files are read.
+        output: Its files are not read.
+        hint: What to do if no document is named.
+        written: Other files that the command writes, which are not read.
+
+    Raises:
+        InputError: A document cannot be read, or there is none.
+        UsageError: The answer would overwrite a document.
     """
     stdin = reading.standard_input(paths)
     if not paths and stdin is None:
@@ -195,8 +204,15 @@ def check_request(
 ) -> tuple[Request, Output]:
     """Warn of flags without effect, and return the request and the output without them.
 
-    Raises UsageError for what cannot be done, and ModelError for an embedder or a reranker that
-    is not there or cannot be used.
+    Args:
+        request: The request.
+        output: How its answer is shown.
+        answer_flags: The flags of the command.
+        flags: The settings that were given as flags.
+
+    Raises:
+        UsageError: Flags are invalid, or contradict one another.
+        ModelError: The embedder or the reranker is missing or cannot be used.
     """
     s = request.settings
     check_output_files({"-o": output.path, "--html": output.html})
@@ -218,7 +234,7 @@ def check_request(
     checks.warn_of_no_effect(situations, values)
     is_retrieving = s.retrieval.overflow == "retrieve"
     if is_retrieving and (s.retrieval.embedder or s.retrieval.reranker):
-        from ngtcli.retrieval.encoders import check_encoders  # here: it loads numpy
+        from ngtcli.retrieval.encoders import check_encoders  # it loads numpy
 
         check_encoders(s.retrieval.embedder, s.retrieval.reranker)
     request = replace(request, settings=checks.without_unused_models(s))
@@ -247,7 +263,14 @@ def _situations_of(request: Request, output: Output, answer_flags: AnswerFlags) 
 def report_passages(
     request: Request, output: Output, selection: Selection | None, notes: Notes
 ) -> None:
-    """Report with -v each passage that is read, and with --show-passages its text below it."""
+    """Report each passage that is read with -v, and its text with --show-passages.
+
+    Args:
+        request: The request, with its documents.
+        output: How the answer is shown.
+        selection: The passages; None if the documents are read in full.
+        notes: Shows them.
+    """
     if output.shows_passages and selection is None:
         notes.reply("Everything fits: the model reads the documents in full.")
     if selection is None or not (output.verbose or output.shows_passages):
@@ -264,16 +287,18 @@ def report_passages(
 
 
 def _scores(passage: Chosen) -> str:
-    """Its score by each ranker; with more than one also its rank by all of them.
+    """Return the score of a passage by each ranker, and its rank if there are several.
 
     >>> from ngtcli.documents.selection import Scores
     >>> _scores(Chosen(Scores(0.03, 4.5, 0.71, 0.03), 0, 0, 9, None, None, rank=2))
     'rank 2 (BM25 4.50, dense 0.710, fused 0.0300)'
     """
-    by = passage.scores
-    if by.dense is None and by.reranked is None:
-        return f"score {by.bm25:.2f}"
-    digits = {"bm25": 2, "dense": 3, "fused": 4, "reranked": 2}
-    known = {name: score for name in digits if (score := getattr(by, name)) is not None}
-    words = [f"{n.replace('bm25', 'BM25')} {score:.{digits[n]}f}" for n, score in known.items()]
+    scores = passage.scores
+    if scores.dense is None and scores.reranked is None:
+        return f"score {scores.bm25:.2f}"
+    words = []
+    for name, digits in (("bm25", 2), ("dense", 3), ("fused", 4), ("reranked", 2)):
+        score = getattr(scores, name)
+        if score is not None:
+            words.append(f"{name.replace('bm25', 'BM25')} {score:.{digits}f}")
     return f"rank {passage.rank} ({', '.join(words)})"

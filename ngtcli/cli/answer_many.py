@@ -1,4 +1,4 @@
-"""How a command has many items answered, and shows how far it has come."""
+"""Answer many items for a command, and show the progress."""
 
 import time
 from collections.abc import Callable, Generator
@@ -41,8 +41,8 @@ class RunProgress(Reporter):
     def __init__(self, notes: Notes, noun: str) -> None:
         self._notes = notes
         self._noun = noun
-        self._total = 0  # items, those of earlier runs, too; 0 where it is not known
-        self._before = 0  # items that earlier runs have done
+        self._total = 0  # items, including those of earlier runs; 0 if not known
+        self._before = 0  # items that earlier runs have finished
         self._done = 0
         self._failed = 0
         self._documents = 0
@@ -52,14 +52,20 @@ class RunProgress(Reporter):
         self._warned = set[str]()
 
     def set_total(self, total: int, left: int, words: str) -> None:
-        """Report how many items there are; `words` say what happened to those that are not left."""
+        """Report how many items there are.
+
+        Args:
+            total: All items.
+            left: The items to do.
+            words: What happened to the others.
+        """
         self._total = total
         self._before = total - left
         if self._before:
             self._notes.warn(f"{words}: {self._before} of {counted(total, self._noun)}")
 
     def begin(self) -> None:
-        """Count the time from now on, unless it is counted already."""
+        """Start the clock, unless it runs already."""
         self._began_at = self._began_at or time.monotonic()
         self._shown_at = time.monotonic()
 
@@ -82,7 +88,7 @@ class RunProgress(Reporter):
         self.show()
 
     def show(self, message: str = "") -> None:
-        """Show what is done, with a message; where no line can be wiped, only now and then."""
+        """Show the progress with a message; without a status line, only from time to time."""
         if not self._began_at:
             if message:
                 self._notes.status(message)
@@ -100,19 +106,19 @@ class RunProgress(Reporter):
         self.show(text)
 
     def conclude(self) -> None:
-        """Show on a terminal, or with -v, what was done, and in what time."""
+        """Show on a terminal, or with -v, what was done and how long it took."""
         self.begin()
         self._notes.clear()
         if self._done and (self._notes.terminal or self._notes.verbose):
             self._notes.facts([*self._facts(), time_left(time.monotonic() - self._began_at)])
 
     def check_failed(self, failed: int, total: int, hint: str) -> None:
-        """Raise FailedLinesError, exit code 7, where some items failed."""
+        """Raise FailedLinesError (exit code 7) if some items failed."""
         if failed:
             raise FailedLinesError(f"{failed} of {counted(total, self._noun)} failed", hint=hint)
 
     def warn(self, message: str) -> None:
-        """Show a warning, each once, and without -v only the first few."""
+        """Show a warning once; without -v only the first few are shown."""
         if message in self._warned:
             return
         self._warned.add(message)
@@ -122,7 +128,7 @@ class RunProgress(Reporter):
             self._notes.warn("more warnings like these; -v shows all")
 
     def _facts(self) -> list[str]:
-        """Return what is done so far, and the time left."""
+        """Return the progress in short phrases."""
         done = self._before + self._done
         seconds = time.monotonic() - self._began_at
         if self._total:
@@ -167,7 +173,7 @@ class RunAnswers:
     def engine(self) -> "Engine":
         """Return the engine, its model loaded now if need be."""
         if self._engine is None:
-            from ngtcli.engine.opening import open_engine  # here: few runs get as far
+            from ngtcli.engine.opening import open_engine  # few commands get this far
 
             self._engine = open_engine(self._settings, size=self._size, many=True)
         return self._engine

@@ -97,17 +97,17 @@ def _exists(word: str) -> bool:
 
 
 def _is_document(word: str) -> bool:
-    """Whether this names an existing document, and cannot be a word of a sentence."""
+    """Return whether this names an existing document, and cannot be a word of a sentence."""
     return _exists(word) and (word == STDIN or os.sep in word or bool(os.path.splitext(word)[1]))
 
 
 def _is_sentence(word: str) -> bool:
-    """Whether this was quoted for the shell or ends like a question, and is not a path."""
+    """Return whether this was quoted or ends like a question, and is not a path."""
     return not _exists(word) and (len(word.split()) > 1 or word.endswith("?"))
 
 
 def _is_plain_word(word: str) -> bool:
-    """Whether this looks like a word of a sentence, not like a path, pattern or file name."""
+    """Return whether this looks like a word of a sentence, not like a path or pattern."""
     if _exists(word) or os.sep in word or any(character in word for character in "*["):
         return False
     return not os.path.splitext(word.rstrip("?.,!"))[1]
