@@ -67,42 +67,28 @@ def steady(rows: list[Any]) -> list[tuple[Any, Any, Any]]:
     return [(row["id"], row.get("text"), row.get("error")) for row in rows]
 
 
-def test_warnings_name_their_line_and_quiet_leaves_them_out(
-    tmp_path: Path, fake: FakeAnswers
-) -> None:
-    fake.finish_reason = "length"
-    source = tmp_path / "in.jsonl"
-    source.write_text('{"context": "One."}\n{"context": "Two."}\n')
-    done = run(source)
-    assert done.returncode == 0
-    for number in (1, 2):
-        assert f"ngt: line {number}: the answer is cut off" in done.stderr.decode()
-    quiet = run(source, "-q", name="quiet.jsonl")
-    assert (quiet.returncode, quiet.stderr) == (0, b"")
-
-
-def test_answers_stand_in_the_order_of_the_lines_and_errors_in_their_places(
-    source: Path, fake: FakeAnswers
-) -> None:
+def test_answers_and_errors_are_in_the_order_of_the_lines(source: Path, fake: FakeAnswers) -> None:
     done = run(source, "--batch-size", "3")
-    assert done.returncode == 7 and done.stdout == b""
-    assert b"3 of 13 lines failed" in done.stderr and b"--retry-failed" in done.stderr
+    assert done.returncode == 7
+    assert done.stdout == b""
+    assert b"3 of 13 lines failed" in done.stderr
+    assert b"--retry-failed" in done.stderr
     rows = read(source)
     assert [row["id"] for row in rows] == IDS
     assert [i for i, row in enumerate(rows) if "error" in row] == WRONG
     assert [rows[i]["error"]["exit_code"] for i in WRONG] == [2, 3, 3]
-    assert rows[10]["text"] == "Tide four is in" and rows[10]["documents"][0]["name"] == "tide.txt"
+    assert rows[10]["text"] == "Tide four is in"
+    assert rows[10]["documents"][0]["name"] == "tide.txt"
     assert (rows[2]["task"], rows[3]["task"]) == ("ask", "summarize")
-    assert rows[4]["settings"]["max_tokens"] == 5 and rows[2]["settings"]["max_tokens"] == 256
+    assert rows[4]["settings"]["max_tokens"] == 5
+    assert rows[2]["settings"]["max_tokens"] == 256
     validator = Draft202012Validator(build("batch"))
     for row in rows:
         validator.validate(row)
 
 
 @pytest.mark.parametrize("stop_at", [1, 4, 8])
-def test_an_interrupted_run_goes_on_where_it_was(
-    source: Path, fake: FakeAnswers, stop_at: int
-) -> None:
+def test_an_interrupted_run_resumes(source: Path, fake: FakeAnswers, stop_at: int) -> None:
     run(source, name="whole.jsonl")
     whole, fake.asked = list(fake.asked), []
 
@@ -112,7 +98,8 @@ def test_an_interrupted_run_goes_on_where_it_was(
 
     fake.before = stop
     done = run(source, "--batch-size", "2")
-    assert done.returncode == 130 and b"interrupted" in done.stderr
+    assert done.returncode == 130
+    assert b"interrupted" in done.stderr
     before = [row["id"] for row in read(source)]
     assert before == IDS[: len(before)]
     journal = source.parent / "out.jsonl.journal"
@@ -127,32 +114,34 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert run(source).returncode == 7 and len(fake.asked) == count  # all is done
 
 
-def test_an_error_that_a_library_makes_of_a_ctrl_c_ends_the_run(
+def test_an_error_caused_by_ctrl_c_ends_the_run(
     source: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.before = Mock(side_effect=RuntimeError)
     monkeypatch.setattr("ngtcli.system.process.interrupted", lambda: True)
     done = run(source)
-    assert done.returncode == 130 and b"interrupted; the same command" in done.stderr
+    assert done.returncode == 130
+    assert b"interrupted; the same command" in done.stderr
 
 
 def test_changed_lines_or_settings_are_refused_and_named(source: Path, fake: FakeAnswers) -> None:
     assert run(source).returncode == 7
     before = (source.parent / "out.jsonl").read_bytes()
     other = run(source, "--max-tokens", "9")
-    assert other.returncode == 2 and b"max_tokens 256, now 9" in other.stderr
+    assert other.returncode == 2
+    assert b"max_tokens 256, now 9" in other.stderr
     assert b"shard '1/1', now '1/2'" in run(source, "--shard", "1/2").stderr
     assert run(source, "--set", "threads=1").returncode == 7  # it changes no answer
     source.write_text(source.read_text() + '{"context": "More."}\n')
     changed = run(source)
-    assert changed.returncode == 2 and b"the input has changed" in changed.stderr
+    assert changed.returncode == 2
+    assert b"the input has changed" in changed.stderr
     assert (source.parent / "out.jsonl").read_bytes() == before
-    assert run(source, "--restart").returncode == 7 and len(read(source)) == 14
+    assert run(source, "--restart").returncode == 7
+    assert len(read(source)) == 14
 
 
-def test_failed_lines_are_run_again_alone_and_take_their_places(
-    source: Path, fake: FakeAnswers
-) -> None:
+def test_failed_lines_are_retried_in_their_places(source: Path, fake: FakeAnswers) -> None:
     def refuse(text: str) -> None:
         if "two" in text:
             raise ModelError("no scores", hint="Try again.")
@@ -162,15 +151,18 @@ def test_failed_lines_are_run_again_alone_and_take_their_places(
     fake.before = refuse
     assert run(source, "--limit", "6").returncode == 7
     more = run(source, "--retry-failed")  # beside lines that were not answered yet
-    assert b"already done: 3 of 13 lines" in more.stderr and more.returncode == 7
+    assert b"already done: 3 of 13 lines" in more.stderr
+    assert more.returncode == 7
     first = read(source)
     bad = [i for i, row in enumerate(first) if "error" in row]
-    assert len(bad) == 7 and first[1]["error"]["message"] == "no scores"
+    assert len(bad) == 7
+    assert first[1]["error"]["message"] == "no scores"
     assert first[10]["error"]["message"] == "RuntimeError: shapes do not match"
     fake.before, fake.asked = lambda _: None, []
     (source.parent / "nowhere.txt").write_text("It is there now.")
     done = run(source, "--retry-failed")
-    assert done.returncode == 7 and b"2 of 13 lines failed" in done.stderr
+    assert done.returncode == 7
+    assert b"2 of 13 lines failed" in done.stderr
     assert len(fake.asked) == 5
     last = read(source)
     assert [i for i, row in enumerate(last) if "error" in row] == WRONG[:2]
@@ -178,7 +170,7 @@ def test_failed_lines_are_run_again_alone_and_take_their_places(
     assert last[11]["text"] == "It is there now."
 
 
-def test_lines_whose_documents_changed_since_they_were_answered_are_named(
+def test_lines_with_changed_documents_are_named(
     tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:
     """Also where answers came out of order, and for a line that was run again."""
@@ -200,22 +192,25 @@ def test_lines_whose_documents_changed_since_they_were_answered_are_named(
     assert done.returncode == 0
     assert b"the documents of 2 lines have changed or disappeared since" in done.stderr
     assert b"the answers were made: 'a', 'all'; --restart" in done.stderr
-    assert len(read(source)) == 5 and len(fake.asked) == 2
+    assert len(read(source)) == 5
+    assert len(fake.asked) == 2
     (three / "a.txt").write_text("Text a of three.")
     os.utime(three / "b.txt", (1, 1))  # another time and the same text
     (three / "c.txt").unlink()
     with (tmp_path / "out.jsonl.journal").open("ab") as file:
         file.write(b'{"index":0')  # torn
     done = run(source)
-    assert b"of 2 lines have changed" in done.stderr and b": 'c', 'all';" in done.stderr
+    assert b"of 2 lines have changed" in done.stderr
+    assert b": 'c', 'all';" in done.stderr
     os.utime(three / "b.txt", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     (three / "c.txt").write_text("Text c of three.")
     done = run(source)
-    assert b"already done: 5 of 5 lines\n" in done.stderr and b"changed" not in done.stderr
+    assert b"already done: 5 of 5 lines\n" in done.stderr
+    assert b"changed" not in done.stderr
     assert len(fake.asked) == 2
 
 
-def test_a_resumed_batch_lists_a_folder_once_and_looks_at_a_file_once(
+def test_a_resumed_batch_lists_folders_once(
     tmp_path: Path, three: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "in.jsonl"
@@ -229,12 +224,10 @@ def test_a_resumed_batch_lists_a_folder_once_and_looks_at_a_file_once(
     )
     monkeypatch.setattr(line_requests, "load", load := Mock())
     assert b"already done: 18 of 18 lines\n" in run(source).stderr
-    assert (
-        load.call_count == 0
-        and walks.count(str(three)) == 1
-        and len(looks) == 3
-        and set(looks.values()) == {1}
-    )
+    assert load.call_count == 0
+    assert walks.count(str(three)) == 1
+    assert len(looks) == 3
+    assert set(looks.values()) == {1}
 
 
 def test_shards_have_every_nth_line(source: Path, fake: FakeAnswers) -> None:
@@ -253,10 +246,11 @@ def test_a_stream_is_answered_to_stdout_a_line_each(source: Path, fake: FakeAnsw
     assert steady(rows) == steady([json.loads(line) for line in named.stdout.splitlines()])
     assert not list(source.parent.glob("*.journal"))
     good = ngt("batch", "-", stdin=b'{"context": "The tide."}\n')
-    assert good.returncode == 0 and without_note(good.stderr) == b""
+    assert good.returncode == 0
+    assert without_note(good.stderr) == b""
 
 
-def test_vllm_drafts_for_all_lines_as_for_ask_and_says_what_does_nothing(
+def test_vllm_warns_of_settings_of_a_line_without_effect(
     tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -274,9 +268,8 @@ def test_vllm_drafts_for_all_lines_as_for_ask_and_says_what_does_nothing(
         assert sum(words in line for line in lines) == 1
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["settings"]["num_draft"] for row in answers[:3]] == [64] * 3
-    assert (
-        "temperature 2.5 is out of range" in answers[3]["error"]["message"] and done.returncode == 7
-    )
+    assert "temperature 2.5 is out of range" in answers[3]["error"]["message"]
+    assert done.returncode == 7
     assert b"vLLM" not in ngt("batch", "-", stdin=data, NGT_HOME=home).stderr
 
 
@@ -292,10 +285,12 @@ def test_a_closed_pipe_ends_the_run_quietly(
 
     monkeypatch.setattr("ngtcli.cli.batch.print_line", head)
     done = ngt("batch", str(source))
-    assert done.returncode == 0 and without_note(done.stderr) == b"" and len(fake.asked) < 10
+    assert done.returncode == 0
+    assert without_note(done.stderr) == b""
+    assert len(fake.asked) < 10
 
 
-def test_what_cannot_be_is_refused_before_a_model_is_loaded(source: Path) -> None:
+def test_contradictory_flags_are_refused_before_loading(source: Path) -> None:
     folder = str(source.parent)
     (source.parent / "empty.jsonl").write_text("\n")
     (source.parent / "there.jsonl").write_text("mine\n")
@@ -333,11 +328,12 @@ def test_a_stream_from_or_to_the_other_file_is_refused(
         finally:
             os.dup2(kept, stream)
             os.close(kept)
-    assert done.returncode == 2 and b"is also the input" in done.stderr
+    assert done.returncode == 2
+    assert b"is also the input" in done.stderr
     assert source.read_bytes() == before
 
 
-def test_questions_are_asked_though_the_preset_has_no_place_for_one_and_one_line_says_so(
+def test_questions_use_another_preset_if_theirs_has_no_place(
     own_home: Path, fake: FakeAnswers
 ) -> None:
     folder = own_home / "config" / "presets"
@@ -347,7 +343,8 @@ def test_questions_are_asked_though_the_preset_has_no_place_for_one_and_one_line
     data = "\n".join(map(json.dumps, [*rows, {"context": "Tide two."}])).encode()
     done = ngt("batch", "-", "-p", "mine", stdin=data, NGT_HOME=str(own_home))
     answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 0 and [a["preset"] for a in answers] == ["ask", "ask", "mine"]
+    assert done.returncode == 0
+    assert [a["preset"] for a in answers] == ["ask", "ask", "mine"]
     assert {a["settings"]["max_tokens"] for a in answers} == {7}
     assert sorted("Who" in text for text in fake.asked) == [False, True, True]
     assert done.stderr.count(b"preset mine has no place for a question: preset ask words") == 1
@@ -357,7 +354,7 @@ def test_questions_are_asked_though_the_preset_has_no_place_for_one_and_one_line
     "named",
     ["out.jsonl", "link.txt", "twin.txt", "out.jsonl.journal", "folder/../new.jsonl", "~/x.jsonl"],
 )
-def test_a_line_that_names_the_output_is_refused_before_that_is_emptied_or_made(
+def test_a_line_that_reads_the_output_is_refused(
     tmp_path: Path, fake: FakeAnswers, named: str
 ) -> None:
     (tmp_path / "out.jsonl").write_text("The tide came in at noon.\n")
@@ -373,7 +370,8 @@ def test_a_line_that_names_the_output_is_refused_before_that_is_emptied_or_made(
     done = ngt("batch", "in.jsonl", "-o", output, "--restart", cwd=tmp_path)
     assert done.returncode == 2 and b"line 2 reads" in done.stderr, done.stderr
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    assert after == before and not fake.asked
+    assert after == before
+    assert not fake.asked
 
 
 def test_few_readers_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -391,7 +389,7 @@ def test_few_readers_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("named", "strict"), [("texts", "no"), ("texts/*", "yes")])
-def test_patterns_and_folders_leave_out_what_the_run_writes_and_say_so(
+def test_outputs_in_folders_and_patterns_are_skipped(
     tmp_path: Path, fake: FakeAnswers, named: str, strict: str
 ) -> None:
     (tmp_path / "texts").mkdir()
@@ -414,15 +412,15 @@ def test_a_line_of_a_stream_cannot_read_what_the_run_writes(
     data = b'{"context": "Tide one."}\n{"paths": ["out.jsonl"]}\n'
     done = ngt("batch", "-", "-o", "out.jsonl", cwd=tmp_path, stdin=data)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert done.returncode == 7 and "text" in rows[0]
+    assert done.returncode == 7
+    assert "text" in rows[0]
     assert "would write over it" in rows[1]["error"]["message"]
 
 
-def test_a_terminal_shows_one_line_in_place_and_no_answer_behind_it(
-    source: Path, fake: FakeAnswers
-) -> None:
+def test_a_terminal_shows_one_status_line(source: Path, fake: FakeAnswers) -> None:
     shown, code = in_terminal("batch", str(source), "-o", str(source.parent / "out.jsonl"))
-    assert code == 7 and "\r\x1b[K" in shown
+    assert code == 7
+    assert "\r\x1b[K" in shown
     assert "13 of 13 lines · 3 failed · 10 documents" in shown
     assert max(part.count("\n") for part in shown.split("\x1b[K")[:-3]) <= 1
     parts = in_terminal("batch", str(source))[0].split('{"id": ')
@@ -452,17 +450,20 @@ def test_answers_are_those_of_the_single_commands(tmp_path: Path) -> None:
         found, (("summarize", HARBOUR), ("ask", "-d", HARBOUR, "Who?")), strict=False
     ):
         alone = json.loads(ngt(*command, "--json", *short).stdout)
-        assert row["text"] == alone["text"] and row["exact"] == alone["exact"]
+        assert row["text"] == alone["text"]
+        assert row["exact"] == alone["exact"]
         of_prompt = [one["statistics"]["prompt_tokens"] for one in (row, alone)]
         assert of_prompt[0] == of_prompt[1]
     assert found[2]["error"]["exit_code"] == 5
     assert len(found[3]["parts"]) > 1
 
 
-def test_a_line_is_answered_before_the_next_one_comes_and_ctrl_c_ends_the_stream() -> None:
+def test_a_stream_is_answered_line_by_line() -> None:
     command = ("batch", "-", "--max-tokens", "4", "--method", "none", "--set", "threads=1")
     with Warm(*command, stdin=subprocess.PIPE) as process:
-        assert process.stdin and process.stdout and process.stderr
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
         for number in (1, 2):
             process.stdin.write(b'{"context": "The tide came in at noon."}\n')
             process.stdin.flush()
@@ -475,7 +476,7 @@ def test_a_line_is_answered_before_the_next_one_comes_and_ctrl_c_ends_the_stream
 # --- a file each ---
 
 
-def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_changed(
+def test_a_folder_has_a_file_per_text_and_resumes(
     tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:
     out = tmp_path / "out"
@@ -488,15 +489,17 @@ def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_cha
     (out / "c.txt").unlink()
     fake.asked = []
     again = ngt("summarize", str(three), "-o", str(out))  # it is there: no slash is needed
-    assert again.returncode == 0 and b"2 of 3 files" in again.stderr
+    assert again.returncode == 0
+    assert b"2 of 3 files" in again.stderr
     assert (out / "c.txt").read_text() == "Text c of three.\n"  # of the journal
-    assert len(fake.asked) == 1 and (out / "b.txt").read_text() == "Text b is another\n"
+    assert len(fake.asked) == 1
+    assert (out / "b.txt").read_text() == "Text b is another\n"
     fake.asked = []
     assert ngt("summarize", str(three), "-o", str(out), "--max-tokens", "9").returncode == 0
     assert len(fake.asked) == 3  # other settings
 
 
-def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_answer(
+def test_a_foreign_file_in_the_folder_is_refused_before_any_answer(
     tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:
     out = tmp_path / "out"
@@ -504,8 +507,11 @@ def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_ans
     (out / "b.txt").write_text("my own notes")
     command = "summarize", str(three), "-o", str(out)
     done = ngt(*command)
-    assert done.returncode == 2 and fake.asked == [] and b"--force" in done.stderr
-    assert ngt(*command, "--restart").returncode == 2 and fake.asked == []
+    assert done.returncode == 2
+    assert fake.asked == []
+    assert b"--force" in done.stderr
+    assert ngt(*command, "--restart").returncode == 2
+    assert fake.asked == []
     assert b"out/b.txt: already exists, and this command did not write it" in done.stderr
     assert (out / "b.txt").read_text() == "my own notes"
     (out / "c.txt").symlink_to(tmp_path / "nowhere")
@@ -514,13 +520,16 @@ def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_ans
     assert (out / "b.txt").read_text() == "Text b of three.\n"
     assert (tmp_path / "nowhere").read_text() == "Text c of three.\n"  # the link is followed
     fake.asked = []
-    assert ngt(*command).returncode == 0 and fake.asked == []
-    assert ngt(*command, "--restart").returncode == 0 and len(fake.asked) == 3
+    assert ngt(*command).returncode == 0
+    assert fake.asked == []
+    assert ngt(*command, "--restart").returncode == 0
+    assert len(fake.asked) == 3
     one = ngt("summarize", str(three), "-o", str(tmp_path / "one.txt"), "--restart")
-    assert one.returncode == 0 and b"--restart has no effect without -o FOLDER/" in one.stderr
+    assert one.returncode == 0
+    assert b"--restart has no effect without -o FOLDER/" in one.stderr
 
 
-def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_written(
+def test_a_file_created_meanwhile_is_kept_in_the_folder(
     tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:
     out = tmp_path / "out"
@@ -531,7 +540,8 @@ def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_
 
     fake.before = comes
     done = ngt("summarize", str(three), "-o", f"{out}/")
-    assert done.returncode == 7 and b"b.txt: already exists" in done.stderr
+    assert done.returncode == 7
+    assert b"b.txt: already exists" in done.stderr
     assert (out / "b.txt").read_text() == "mine"
     assert {p.name for p in out.glob("*.txt")} == {f"{n}.txt" for n in "abc"}
 
@@ -547,8 +557,10 @@ def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswer
     fake.before = refuse
     files = [str(tmp_path / f"{name}.txt") for name in ("one", "bad", "two", "three")]
     done = ngt("summarize", *files, "-o", f"{tmp_path}/out/")
-    assert done.returncode == 7 and b"2 of 4 files failed" in done.stderr
-    assert b"bad.txt: binary" in done.stderr and b"two.txt: no scores. Try again." in done.stderr
+    assert done.returncode == 7
+    assert b"2 of 4 files failed" in done.stderr
+    assert b"bad.txt: binary" in done.stderr
+    assert b"two.txt: no scores. Try again." in done.stderr
     assert {p.name for p in (tmp_path / "out").glob("*.txt")} == {"one.txt", "three.txt"}
     fake.before, fake.asked = lambda _: None, []
     (tmp_path / "bad.txt").write_text("Text four is mended.")
@@ -556,7 +568,7 @@ def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswer
     assert len(fake.asked) == 2
 
 
-def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
+def test_a_full_disk_ends_the_run(
     tmp_path: Path, three: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -564,13 +576,12 @@ def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
 
     monkeypatch.setattr("ngtcli.engine.batch.table.write_atomically", full)
     done = ngt("summarize", str(three), "-o", f"{tmp_path}/out/")
-    assert done.returncode == 1 and b"no space left" in done.stderr
+    assert done.returncode == 1
+    assert b"no space left" in done.stderr
     assert len(fake.asked) == 1
 
 
-def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_over(
-    tmp_path: Path, fake: FakeAnswers
-) -> None:
+def test_summaries_beside_their_texts_are_not_summarized(tmp_path: Path, fake: FakeAnswers) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
     (notes / "a.txt").write_text("Text a of three.")
@@ -578,19 +589,21 @@ def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_
     for more in (2, 0):
         fake.asked = []
         done = ngt("summarize", str(notes), "-o", str(notes))
-        assert done.returncode == 0 and len(fake.asked) == more
+        assert done.returncode == 0
+        assert len(fake.asked) == more
     assert b"notes/: 2 answers that ngt wrote" in done.stderr
     names = {".ngt.journal", "a.txt", "b.md", "a.txt.txt", "b.txt"}
     assert {path.name for path in notes.iterdir()} == names
     only = ngt("summarize", str(notes / "a.txt.txt"), "-o", str(notes))
-    assert only.returncode == 3 and b"are answers that this command wrote" in only.stderr
+    assert only.returncode == 3
+    assert b"are answers that this command wrote" in only.stderr
     (notes / "a").write_text("Text c of three.")  # whose summary would be a.txt
     assert ngt("summarize", str(notes), "-o", str(notes)).returncode == 0
     assert (notes / "a-2.txt").read_text() == "Text c of three.\n"
     assert (notes / "a.txt").read_text() == "Text a of three."
 
 
-def test_a_line_has_a_method_and_a_budget_of_its_own() -> None:
+def test_a_line_may_set_method_and_num_draft() -> None:
     """They decide what drafts, and nothing of the text."""
     own: list[dict[str, Any]] = [
         {},

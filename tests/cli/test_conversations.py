@@ -39,7 +39,7 @@ SHORT = ("--max-tokens", "12", "--method", "none")
 ORCHARD = str(Path(HARBOUR).with_name("orchard.md"))
 
 
-def test_each_line_of_a_pipe_is_a_question_with_those_before_it(tmp_path: Path) -> None:
+def test_each_line_of_a_pipe_is_a_question(tmp_path: Path) -> None:
     said = (
         f"Who built the harbour?\n\n/docs list\n/docs add '{ORCHARD}' {HARBOUR}\nAnd \\\nwhen?\r\n"
         "/system Be brief.\n/system\n/sources\n/save a.json\n/save a.md\n/save a.md\n/reset\n Why?"
@@ -48,7 +48,8 @@ def test_each_line_of_a_pipe_is_a_question_with_those_before_it(tmp_path: Path) 
     done = ngt("chat", "-d", HARBOUR, *SHORT, stdin=said.encode(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, second, third = done.stdout.decode().split("\n\n")
-    assert third.endswith("\n") and "\n" not in first
+    assert third.endswith("\n")
+    assert "\n" not in first
     told = done.stderr.decode()
     assert "harbour.txt: 1,905 characters\nadded 1 document; there are 2\n" in told
     assert "\nBe brief.\n[1] harbour.txt: " in told
@@ -78,28 +79,30 @@ def test_each_line_of_a_pipe_is_a_question_with_those_before_it(tmp_path: Path) 
         (["--overflow", "truncate"], b"x\n", 2, "no room for the conversation"),
     ],
 )
-def test_in_a_pipe_what_is_wrong_ends_the_conversation(
+def test_an_error_in_a_pipe_ends_the_conversation(
     arguments: list[str], said: bytes, code: int, words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "in.txt").write_text("x")
     done = ngt("chat", *arguments, stdin=said + b"Never asked.\n", cwd=tmp_path)
     assert done.returncode == code and words in done.stderr.decode(), done.stderr
-    assert done.stdout == b"" and done.stderr.count(b"\n") == 2
+    assert done.stdout == b""
+    assert done.stderr.count(b"\n") == 2
 
 
 @pytest.mark.parametrize("name", ["/quit", "/exit", "/bye", "/q"])
-def test_a_conversation_ends_by_the_names_that_other_programs_use(name: str) -> None:
+def test_names_of_other_programs_end_the_conversation(name: str) -> None:
     done = ngt("chat", stdin=f"/system\n{name}\n/sorces\n".encode())
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr == b"There is no system prompt.\n"
 
 
-def test_nothing_said_is_no_answer_and_commands_need_no_model() -> None:
+def test_commands_need_no_model() -> None:
     done = ngt("chat", stdin=b"\n \n/docs\n/sources\n/system\n/help\n")
     assert (done.returncode, done.stdout) == (0, b"")
     told = done.stderr.decode()
     assert told.startswith("There are no documents; /docs add PATH reads some.\nThere is no")
-    assert "There is no system prompt.\n" in told and "/quit " in told
+    assert "There is no system prompt.\n" in told
+    assert "/quit " in told
 
 
 def test_a_line_that_is_too_long_is_an_error(tmp_path: Path) -> None:
@@ -109,13 +112,15 @@ def test_a_line_that_is_too_long_is_an_error(tmp_path: Path) -> None:
         list(piped(stream, 1))
 
 
-def test_a_pipe_that_is_not_utf_8_is_told_once() -> None:
-    reported = RecordingReporter()
+def test_a_pipe_that_is_not_utf_8_is_reported_once() -> None:
+    reported = Reported()
     stream = io.BytesIO(b"caf\xe9?\nd\xe9j\xe0\ncaf\xc3\xa9\n")
     lines = reported.of(lambda: list(piped(stream, 1)))
     told = reported.warnings
     assert lines == ["caf�?", "d�j�", "café"]
-    assert len(told) == 1 and "not UTF-8" in told[0] and "iconv" in told[0]
+    assert len(told) == 1
+    assert "not UTF-8" in told[0]
+    assert "iconv" in told[0]
 
 
 class Terminal:
@@ -172,7 +177,8 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_
             pass
         os.kill(chat.process.pid, signal.SIGINT)
         shown = chat.until("incomplete")
-        assert "interrupted; the answer is" in shown and "\x1b[3" not in shown
+        assert "interrupted; the answer is" in shown
+        assert "\x1b[3" not in shown
     chat.until(READY)
     chat.type(f"/save {tmp_path}/a.md\r")
     chat.until("saved 2 questions")
@@ -188,12 +194,14 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_
     chat.until(READY)
     chat.type("\x04")
     assert chat.end() == 0
-    assert "## Question 2\n\nTell \nme\nall" in page and "## Answer 2 (interrupted)\n\n" in page
+    assert "## Question 2\n\nTell \nme\nall" in page
+    assert "## Answer 2 (interrupted)\n\n" in page
     history = own_home / "state" / "chat_history"
-    assert stat.S_IMODE(history.stat().st_mode) == 0o600 and "\x07" not in history.read_text()
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert "\x07" not in history.read_text()
 
 
-def test_a_plain_terminal_has_lines_and_no_control_sequences(own_home: Path) -> None:
+def test_a_plain_terminal_gets_no_control_sequences(own_home: Path) -> None:
     chat = Terminal(*SHORT, "--set", "history=no", TERM="dumb", NGT_HOME=str(own_home))
     chat.until("> ")
     chat.type("Who \\\nis it?\n")
@@ -217,15 +225,17 @@ def test_ctrl_c_in_a_pipe_ends_the_command() -> None:
         stdin=-1,
         start_new_session=True,
     )
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write(b"Tell me.\nMore.\n")
     process.stdout.read1(1)  # type: ignore[attr-defined]
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and b"interrupted" in errors
+    assert process.returncode == 130
+    assert b"interrupted" in errors
 
 
-def test_a_history_that_is_shortened_loses_nothing_of_another_chat(
+def test_a_shortened_history_keeps_the_lines_of_another_chat(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = typed.history_path()
@@ -244,12 +254,13 @@ def test_a_history_that_is_shortened_loses_nothing_of_another_chat(
     assert typed.history_path() == path
     other.join(60)
     monkeypatch.undo()
-    assert path.stat().st_size < size and "+of another\n" in path.read_text()
+    assert path.stat().st_size < size
+    assert "+of another\n" in path.read_text()
     assert "+99999\n" in path.read_text()
 
 
 @pytest.mark.parametrize("form", [["--continue"], []])
-def test_a_saved_conversation_goes_on(form: list[str], tmp_path: Path) -> None:
+def test_a_saved_conversation_continues(form: list[str], tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     notes = tmp_path / "notes.txt"
     notes.write_text("The quay was built in 1871.\nThe tide is high at noon.\n")
@@ -308,7 +319,7 @@ class Scripted(Answerer):
         ("Nobody ever said this.", "Nothing in the last answer is quoted from the documents."),
     ],
 )
-def test_sources_are_also_named_of_passages_that_were_not_read(
+def test_sources_include_passages_that_were_not_read(
     answer: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "The quay was built in 1871.\nThe tide is high at noon.\n"
@@ -326,7 +337,7 @@ def test_sources_are_also_named_of_passages_that_were_not_read(
     assert ("[1] notes.txt" in listed) == ("Nothing" not in words)
 
 
-def test_what_changed_since_a_conversation_was_saved_is_named(tmp_path: Path) -> None:
+def test_changes_since_a_conversation_was_saved_are_named(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"This is {name}, and it is short.\n")
     said = b"What?\n/save talk.json\n"
@@ -339,7 +350,7 @@ def test_what_changed_since_a_conversation_was_saved_is_named(tmp_path: Path) ->
     assert b"changed or missing since the conversation was saved: a.txt, b.txt" in done.stderr
 
 
-def test_a_conversation_goes_on_without_a_folder_that_is_empty_now(tmp_path: Path) -> None:
+def test_a_conversation_continues_without_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     for name in ("notes/a.txt", "b.txt"):
         (tmp_path / name).write_text(f"This is {name}, and it is short.\n")
