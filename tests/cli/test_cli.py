@@ -38,7 +38,7 @@ from tests.support.helpers import (
 from tests.support.warm import Warm
 
 
-def test_standard_input_that_does_not_block_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_blocking_standard_input_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     os.set_blocking(read, False)
     with open(read, encoding="utf-8") as stdin, open(write, "wb", buffering=0) as pipe:

@@ -96,7 +96,7 @@ def test_a_truncated_structured_answer_is_an_error(tmp_path: Path) -> None:
         (("--regex", "(\udc80"), 2, "regex: "),
     ],
 )
-def test_what_cannot_be_is_refused_before_a_model_is_loaded(
+def test_contradictory_forms_are_refused_before_loading(
     words: tuple[str, ...], code: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ngtcli.engine.opening.open_engine", None)
