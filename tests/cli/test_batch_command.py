@@ -67,6 +67,20 @@ def steady(rows: list[Any]) -> list[tuple[Any, Any, Any]]:
     return [(row["id"], row.get("text"), row.get("error")) for row in rows]
 
 
+def test_warnings_name_their_line_and_quiet_leaves_them_out(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    fake.finish_reason = "length"
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"context": "One."}\n{"context": "Two."}\n')
+    done = run(source)
+    assert done.returncode == 0
+    for number in (1, 2):
+        assert f"ngt: line {number}: the answer is cut off" in done.stderr.decode()
+    quiet = run(source, "-q", name="quiet.jsonl")
+    assert (quiet.returncode, quiet.stderr) == (0, b"")
+
+
 def test_answers_and_errors_are_in_the_order_of_the_lines(source: Path, fake: FakeAnswers) -> None:
     done = run(source, "--batch-size", "3")
     assert done.returncode == 7

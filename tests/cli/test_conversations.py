@@ -113,7 +113,7 @@ def test_a_line_that_is_too_long_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_is_not_utf_8_is_reported_once() -> None:
-    reported = Reported()
+    reported = RecordingReporter()
     stream = io.BytesIO(b"caf\xe9?\nd\xe9j\xe0\ncaf\xc3\xa9\n")
     lines = reported.of(lambda: list(piped(stream, 1)))
     told = reported.warnings
