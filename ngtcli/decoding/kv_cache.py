@@ -1,4 +1,4 @@
-"""The keys and values of one sequence or several, in fixed buffers that can be rolled back.
+"""The KV cache: keys and values of one or more sequences, in fixed buffers that can be rolled back.
 
 Buffers are allocated ahead and divided into slots of equal capacity, one for each sequence. The
 first `length` KV positions of a slot are valid. A forward pass writes where its plan says
@@ -6,15 +6,16 @@ first `length` KV positions of a slot are valid. A forward pass writes where its
 other and raises `length`; the next forward pass overwrites the positions from there on.
 
 Layers with a sliding window have buffers of their own, whose slots hold the last tokens only: the
-window, the query tokens of the longest forward pass, and some that a rollback may need. Where a
-slot is full, its last entries move to its beginning:
+window, the query tokens of the longest forward pass, and some that a rollback may need. When a slot
+is full, its last entries move to its beginning:
 
     tokens     0 1 2 3 4 5 6 7 8 9        window 4, ten tokens; the slot has eight positions
     entries            4 5 6 7 8 9 . .    `dropped` is 4; token 0 would be 4 positions before it
     moved                  6 7 8 9 . . .  the next forward pass may see tokens 7, 8 and 9
 
-So tokens lie side by side in both kinds of buffers. Where a rollback goes past what is left, the
-slot goes back to the end of a chunk whose window was saved (`windows`), or is emptied.
+So the entries of a slot are contiguous in both kinds of buffers. A rollback to a token that was
+dropped returns to the end of an earlier chunk whose window was saved (`windows`), or empties the
+slot.
 """
 
 import math
@@ -90,8 +91,7 @@ class CachePolicy:
         owner: The client that sent the prompt, "" for the user. No prompt gets what was computed
             for another owner.
         reads_disk: Whether chunks on disk are used.
-        min_disk_s: The prefill of a prompt has to take so many seconds for it to be written to
-            disk.
+        min_disk_s: The minimum time of the prefill, in seconds, for a prompt to be written to disk.
         max_disk_bytes: Prompts whose chunks are larger are not written to disk.
     """
 
@@ -116,11 +116,11 @@ class KVSlot:
             the window of 4 above, ten tokens that came from the prefix cache bring the entries of
             tokens 7, 8 and 9 alone. In a slot of 16 positions these are at 7, 8 and 9: `dropped` is
             0, `missing` is 7. In a slot of eight they are at its beginning, and both are 7.
-        chunks: Those at its start that can be cached.
-        windows: What sliding layers need after the end of a chunk, by the chunk's number.
-        cache_policy: What the prefix cache may do for its prompt; None: nothing.
-        root: Stands for all that the bits of the chunks depend on beside the token ids.
-        refused: They were to be written to disk, and could not be.
+        chunks: The chunks at its start that can be cached.
+        windows: The keys and values that sliding layers need after a chunk, by the chunk's number.
+        cache_policy: The rights of its prompt in the prefix cache; None: it has none.
+        root: A key of everything that the chunks depend on besides the token ids.
+        refused: The chunks could not be written to disk.
     """
 
     start: int
@@ -286,7 +286,7 @@ class KVCache:
 
     @length.setter
     def length(self, length: int) -> None:
-        """Take what is in so many positions as valid."""
+        """Set the number of valid positions of the first slot."""
         slot = self.slots[0]
         slot.length = length
         if self.has_windows and length > slot.dropped + self.window_capacity:
@@ -310,7 +310,7 @@ class KVCache:
         return rows
 
     def bytes_of(self, length: int) -> int:
-        """Return the bytes of a sequence of so many tokens; 0 before the first forward pass."""
+        """Return the bytes of a sequence of `length` tokens; 0 before the first forward pass."""
         in_windows = length if self.has_whole_windows else min(length, self._window_need)
         return self._full.bytes_of(length) + self._windowed.bytes_of(in_windows)
 
@@ -330,7 +330,7 @@ class KVCache:
     # --- slots ---
 
     def reset(self, slot: KVSlot, chunks: int = 0) -> None:
-        """Empty a slot except for so many chunks at its start, whose window is to be restored."""
+        """Empty a slot except for the first `chunks` chunks, whose window has to be restored."""
         kept = chunks * CHUNK
         # The bookkeeping goes before the data: an interrupt in between must not leave chunks listed
         # whose keys and values are gone.
@@ -495,9 +495,9 @@ class KVCache:
         }
 
     def restore(self, slot: KVSlot, chunk: Chunk, states: ChunkStates) -> None:
-        """Append a chunk, with the keys and values that `chunk` gave, after other chunks.
+        """Append a chunk to the chunks of a slot; `states` is a result of `chunk`.
 
-        Behind the last one, `restore_window` is to be called, if there are windows.
+        After the last chunk, `restore_window` has to be called if there are windows.
         """
         self._put(states, slot.start + slot.length)
         slot.chunks.append(chunk)
@@ -505,11 +505,11 @@ class KVCache:
         slot.dirty = slot.length
         slot.missing = slot.length if self.has_windows else 0
 
-    def may_continue_behind(self, number: int) -> bool:
-        """Return whether the window at the end of a chunk is saved even where the prompt continues.
+    def saves_window_after(self, number: int) -> bool:
+        """Return whether the window after a chunk is saved although the prompt continues.
 
-        All saved windows together take at most a quarter of the memory that the sliding layers
-        would take if they kept all tokens.
+        All saved windows take at most a quarter of the memory that the sliding layers would take if
+        they kept all tokens.
         """
         chunks_apart = -(-_WINDOWS_SHARE * (self._before or 0) // CHUNK)
         return (number + 1) % max(1, chunks_apart) == 0
@@ -525,7 +525,7 @@ class KVCache:
         }
 
     def restore_window(self, slot: KVSlot, states: ChunkStates) -> None:
-        """Put in what `window` gave at this length."""
+        """Write the keys and values that `window` returned at this length."""
         count = min(slot.length, self._before or 0)
         slot.missing = slot.length - count
         slot.dropped = 0 if slot.length <= self.window_capacity else slot.missing
@@ -545,9 +545,12 @@ class KVCache:
     # --- positions ---
 
     def reserve(self, positions: int, slot: KVSlot | None = None) -> bool:
-        """Make room for writing so many positions, by a copy if need be.
+        """Make room for writing `positions` positions of a slot, by a copy if needed.
 
-        Returns whether buffers moved. Raises as `resize`, which other slots than the first are for.
+        Only the first slot can grow here; `resize` makes room for the others, and has the errors.
+
+        Returns:
+            Whether buffers moved.
         """
         is_moved = positions > self.slot_capacity and self.resize(1, capacity_for(positions))
         slot = slot or self.slots[0]

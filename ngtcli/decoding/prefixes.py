@@ -1,16 +1,16 @@
-"""The prefix cache: what was prefilled for a prompt is not prefilled again for the next.
+"""The prefix cache: chunks that were prefilled for a prompt are reused for later prompts.
 
-Cached are whole chunks of the prefill from a prompt's start on, so keys and values are those that
-another prefill would compute, bit for bit. Those of other forward passes are never cached. A
-chunk's key is a hash of the model, the attention kernel, the owner, and all token ids up to its
-end; its ids are compared besides. The chunks of the last prompt lie in the KV cache; those of
-prompts before it in memory, as far as there is room, and on disk, one array file a chunk. What is
-missing or damaged is prefilled again. Where learned heads read the prompt, the hidden states that
-they want are cached, too; a chunk that lacks them is of no use to heads.
+It caches complete chunks of the prefill, from the start of a prompt. So keys and values are, bit
+for bit, those that another prefill would compute; entries of other forward passes are never cached.
+The key of a chunk is a hash of the model, the attention kernel, the owner and all token ids up to
+its end; its token ids are compared as well. The chunks of the last prompt are in the KV cache.
+Those of earlier prompts are in memory, as far as there is room, and on disk, in one array file per
+chunk. Chunks that are missing or damaged are prefilled again. If learned heads read the prompt, the
+hidden states that they need are cached, too; heads cannot use a chunk without them.
 
-Layers with a sliding window keep no chunks. A prompt continues after the end of a chunk whose
-window was saved: at the last two ends of each prompt, and at others as far apart as memory allows
-(`KVCache.may_continue_behind`). After any other end the prompt is prefilled again.
+Layers with a sliding window have no chunks. A prompt continues after a chunk whose window was
+saved: those of the last two chunks of each prompt, and of others as far apart as memory allows
+(`KVCache.saves_window_after`). The rest is prefilled again.
 """
 
 from array import array
@@ -55,10 +55,10 @@ class PromptPrefix:
     """The part of a prompt that may be cached, and how.
 
     Attributes:
-        token_ids: Of the prompt.
-        cache_policy: Whose it is; None: nothing is found or cached.
-        layers: The layers whose hidden states are wanted of each token.
-        kernel: Names all that the bits of its keys and values depend on beside the model.
+        token_ids: The token ids of the prompt.
+        cache_policy: Its rights in the prefix cache; None: the cache is not used.
+        layers: The layers whose hidden states are needed for each token.
+        kernel: A name of everything that keys and values depend on besides the model.
     """
 
     token_ids: Sequence[int] = ()
@@ -69,21 +69,22 @@ class PromptPrefix:
 
 @dataclass(frozen=True, slots=True)
 class FoundPrefix:
-    """The chunks that were found of a prompt.
+    """The cached chunks of a prompt.
 
     Attributes:
         root: See `KVSlot.root`.
-        in_place: So many are in its slot already.
-        behind: Those behind these, in order.
-        volatile: So many of `behind`, up to the last that lies in another slot: they may be
-            overwritten when buffers change.
-        from_disk: The tokens of those that were read from disk.
-        window: What sliding layers need after the last of all; None where there are none.
+        in_place: The number of chunks that are already in the slot.
+        following: The chunks after these, in order.
+        volatile: The number of chunks of `following` up to the last one that is in another slot:
+            they may be overwritten when buffers change.
+        from_disk: The number of tokens of chunks that were read from disk.
+        window: The keys and values that sliding layers need after the last chunk; None if there are
+            no sliding layers.
     """
 
     root: str = ""
     in_place: int = 0
-    behind: Sequence[_Cached] = ()
+    following: Sequence[_Cached] = ()
     volatile: int = 0
     from_disk: int = 0
     window: ChunkStates | None = None
@@ -171,7 +172,7 @@ class Prefixes:
     def _last_window(
         self, cache: KVCache, slot: KVSlot, chunks: Sequence[Chunk], reads_disk: bool
     ) -> tuple[int, ChunkStates | None]:
-        """Return how many of the chunks a prompt can continue after, and the window there."""
+        """Return after how many of the chunks a prompt can continue, and the window there."""
         for number in reversed(range(len(chunks))):
             chunk = chunks[number]
             for kv_slot in (slot, *cache.slots):
@@ -212,7 +213,7 @@ class Prefixes:
         """Save the window at the end of a slot, and drop one that is not needed any more."""
         number = len(slot.chunks) - 1
         slot.windows[number] = _copy(cache.window(slot))
-        if not cache.may_continue_behind(number - 2):
+        if not cache.saves_window_after(number - 2):
             slot.windows.pop(number - 2, None)
 
     def store(self, cache: KVCache, slot: KVSlot | None = None) -> int:
@@ -309,7 +310,7 @@ class Prefixes:
         self._bytes += _bytes(self._held[key])
 
     def _make_room(self, size: int) -> bool:
-        """Evict the least recently used chunks until so many bytes fit; return whether they do."""
+        """Evict the least recently used chunks until `size` bytes fit; return whether they do."""
         free = free_memory(self._device.type)
         max_bytes = _UNKNOWN if free is None else int(_SHARE * (free + self._bytes))
         while self._held and self._bytes + size > max_bytes:

@@ -35,7 +35,7 @@ from ngtcli.drafting.steps import Reused
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.system.machine import free_memory
 
-_SPARE = 64  # KV positions after the last draft, for padding; a guess. More are made when needed
+_SPARE = 64  # KV positions after the last draft, for padding (guess; more are added when needed)
 # Of a GPU's free memory, so much at most is for buffers that stay. Guess: the rest is for several
 # sequences, for the prefix cache, and for forward passes.
 _SHARE = 0.25
@@ -176,7 +176,7 @@ class TreeSlots:
 
     @torch.inference_mode()
     def open(self, number: int, need: Need, context: int) -> tuple[TreeSlot, Reused]:
-        """Give a sequence the slot `number`; those after it are gone.
+        """Open a slot for a sequence; later slots are discarded.
 
         This is one transaction: find what is cached of the prompt, cache what the slot has and
         loses, put in what lies in other slots, make room (for slots but the first `resize` has made
@@ -208,11 +208,11 @@ class TreeSlots:
             slot.cache_policy = need.cache_policy
             slot.root = prefix.root
         # Chunks in other slots come first: they may be overwritten when room is made.
-        for chunk, states in prefix.behind[: prefix.volatile]:
+        for chunk, states in prefix.following[: prefix.volatile]:
             cache.restore(slot, chunk, states)
         if number == 0 and not self._is_single(capacity, need.numerics):
             self.resize(1, capacity, whole_windows=need.numerics.is_exact)
-        for chunk, states in prefix.behind[prefix.volatile :]:
+        for chunk, states in prefix.following[prefix.volatile :]:
             cache.restore(slot, chunk, states)
         if prefix.window is not None:
             cache.restore_window(slot, prefix.window)
@@ -246,7 +246,7 @@ class TreeSlots:
         return PromptPrefix(token_ids, need.cache_policy, need.state_layers, kernel)
 
     def _begin_reader(self, slot: KVSlot, need: Need) -> None:
-        """Begin the reader's sequence with what was cached, whose hidden states lie beside it."""
+        """Begin the reader's sequence with the hidden states of the cached chunks."""
         if need.reader is None:
             return
         layers = need.state_layers
@@ -447,7 +447,7 @@ class StateSlots:
         self.max_length: int | None = None
 
     def open(self, number: int, need: Need, context: int) -> tuple[StateSlot, Reused]:
-        """As `TreeSlots.open`. Nothing is cached of prompts, and no hidden states are given."""
+        """Open a slot; see `TreeSlots.open`. Prompts are not cached, and hidden states not read."""
         self.last = StateSlot(self._hf, self._mode)
         return self.last, Reused()
 
