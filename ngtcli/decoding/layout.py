@@ -148,14 +148,14 @@ class Inputs:
 def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
     """Pack the inputs of a forward pass into one int64 tensor.
 
-    Padding rows, from the rows of a sequence to those of the next, have the token and the position
-    of its root, which every model takes; they see themselves only, and are written after the
-    others.
+    The rows of each sequence are followed by padding rows. Padding has the token and the position
+    of the root, which are valid for every model. It attends to itself only, and its KV entries are
+    written after those of the other rows.
 
     Args:
-        roots: Of each sequence.
-        spans: Of each sequence.
-        rows: With padding.
+        roots: The root of each sequence.
+        spans: The span of each sequence.
+        rows: The number of query tokens, padding included.
     """
     integers = _ROWS_OF_INT64 * rows
     packed = np.zeros(integers + -(-rows * rows // _INT64_BYTES), np.int64)
@@ -218,8 +218,11 @@ class Masks:
     def of_tree(self, inputs: Inputs, capacity: int, near: Tensor | None = None) -> Any:
         """Make the masks (1, 1, rows, capacity) of draft trees (paper, eq. 6), each in its slot.
 
-        They depend on nothing in the cache but what `inputs` say. `near`, where it is given, is the
-        mask of sliding layers, bool (rows, keys), as `of_window` makes it.
+        Args:
+            inputs: The inputs of the forward pass; the masks depend on nothing else in the cache.
+            capacity: The number of KV positions of a slot.
+            near: The mask of sliding layers from `of_window`, bool (rows, keys); None: they get all
+                keys.
         """
         if near is not None and not self._mixed:
             return self.of_seen(near)
@@ -282,7 +285,8 @@ class Masks:
 
         Args:
             start: The position of the first token.
-            first: The first key that sliding layers are given.
+            rows: The number of tokens.
+            first: The first key that sliding layers get.
 
         Returns:
             (1, 1, rows, start + rows); for sliding layers (1, 1, rows, start + rows - first).

@@ -232,23 +232,24 @@ class TargetModel:
         slot: int = 0,
         length: int = 0,
     ) -> None:
-        """Begin a sequence in a slot; the slots after it are gone.
+        """Begin a sequence in a slot; later slots are discarded.
 
         Args:
-            capacity: The tokens of the first slot, drafts included; `resize` makes room for others.
-            numerics: Which sizes forward passes have until the next `start`.
-            token_ids: The prompt; its cached chunks are put into the slot.
-            cache_policy: What the prefix cache may do for the prompt; None: nothing.
-            reader: Gets the hidden states of all tokens that are prefilled or kept from now on, if
-                the model verifies draft trees.
-            slot: The number of the slot, which is that of the sequences that stay.
-            length: The tokens that the sequence begins with; 0: as many as it may come to have.
+            capacity: The number of tokens that the first slot has room for, drafts included;
+                `resize` makes room in other slots.
+            numerics: The sizes of forward passes until the next `start`.
+            token_ids: The prompt; its cached chunks are copied into the slot.
+            cache_policy: The rights of the prompt in the prefix cache; None: it is not cached.
+            reader: Receives the hidden states of all tokens that are prefilled or kept from now on,
+                if the model verifies draft trees.
+            slot: The number of the slot, which is also the number of sequences that stay.
+            length: The number of tokens of the sequence now; 0: its maximum.
         """
         need = Need(capacity, numerics, token_ids, cache_policy, reader, length)
         _, self.reused = self.slots.open(slot, need, self.context)
 
     def context_left(self, tokens: int) -> int:
-        """Return how many tokens fit after `tokens`, until the sequence is prefilled again."""
+        """Return how many tokens fit after `tokens`, before the sequence is prefilled again."""
         longest = self.slots.max_length
         limit = self.context if longest is None else min(self.context, longest)
         return limit - tokens
@@ -259,7 +260,7 @@ class TargetModel:
         return longest is not None and tokens > longest
 
     def use_any_rows(self) -> None:
-        """From now on forward passes are exact no more: each has as many rows as it needs."""
+        """End exact decoding: from now on a forward pass has as many query tokens as it needs."""
         self.slots.use_any_rows()
 
     def resize(self, count: int, capacity: int) -> None:

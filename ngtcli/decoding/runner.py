@@ -199,11 +199,11 @@ class ModelRunner:
     # --- plans ---
 
     def is_narrow(self, cache: KVCache, shape: Shape, captures: bool) -> bool:
-        """Return whether sliding layers are given the keys of their window alone.
+        """Return whether sliding layers get only the keys of their window.
 
-        Otherwise they are given all keys, under a mask: where the window saves nothing, and in
-        exact forward passes, as the order in which a query's keys are added up may change its bits.
-        Where their buffers do not hold all keys, there is no choice.
+        Otherwise they get all keys, under a mask: if the window saves no time, and in exact forward
+        passes, because the order in which keys are summed may change the result. There is no choice
+        if their buffers do not have all keys.
         """
         if self.window is None or not shape.any_kernel:
             return False
@@ -214,7 +214,7 @@ class ModelRunner:
         return shape.capacity > times * (self.window - 1 + shape.rows // shape.sequences)
 
     def _plan_tree(self, inputs: Inputs, shape: Shape, length: int) -> PassPlan:
-        """A tree of one sequence, which attends to its whole slot, under a mask."""
+        """Plan a tree of one sequence, which attends to its complete slot under a mask."""
         attention: PassAttention | None = None
         is_split = self.can_split and shape.any_kernel and shape.capacity >= SPLIT_FROM
         if is_split and shape.rows % ALIGNED == 0:
@@ -233,7 +233,7 @@ class ModelRunner:
     def _plan_window(
         self, slot: KVSlot, inputs: Inputs, shape: Shape, length: int, captures: bool
     ) -> PassPlan:
-        """A tree of one sequence, whose sliding layers are given the keys of their window."""
+        """Plan a tree of one sequence whose sliding layers get the keys of their window."""
         sliding: range | Tensor
         if captures:
             sliding, seen = self._gathered(inputs, shape)
@@ -312,7 +312,7 @@ def _equal_spans(shape: Shape, capacity: int) -> list[Span]:
 
 
 def _gathered_keys(shape: Shape, count: int) -> BatchKeys:
-    """Return the keys of sequences that have `count` each, those of one after another's."""
+    """Return the keys of sequences that have `count` keys each, in the order of the sequences."""
     rows_each = shape.rows // shape.sequences
     spans = []
     for number in range(shape.sequences):
