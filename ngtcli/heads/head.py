@@ -1,6 +1,6 @@
-"""A learned head: it reads hidden states of the target model and proposes the tokens to follow.
+"""Learned heads: they read hidden states of the target model and propose the next tokens.
 
-There are two ways. `AtOnce` proposes tokens of all depths by one call of its network. `ByPath`
+There are two classes. `AtOnce` proposes tokens of all depths by one call of its network. `ByPath`
 continues from the likeliest nodes of each depth. The kinds of heads differ in their networks and
 files (kinds.py).
 """
@@ -19,9 +19,9 @@ from ngtcli.drafting.guesses import Guessed
 from ngtcli.heads.files import Target
 from ngtcli.heads.rows import DraftRows, HeadPass, Sight
 
-_SIZES = (8, 64)  # rows that a captured pass is padded to (guess)
+_SIZES = (8, 64)  # the numbers of rows that captured passes are padded to (guess)
 _BEAM = 8  # nodes of each depth that a plan continues from (guess)
-# A plan of free shape ends before a depth whose nodes have a lower probability together (guess).
+# On a CPU a plan ends at a depth whose nodes have a lower probability in total (guess).
 _UNLIKELY = 0.05
 _NOTHING = Guessed(np.empty((1, 0), np.int32), np.empty((1, 0)), np.empty((2, 0), np.int32))
 
@@ -29,14 +29,14 @@ _NOTHING = Guessed(np.empty((1, 0), np.int32), np.empty((1, 0)), np.empty((2, 0)
 class Network(Protocol):
     """The network of a head.
 
-    Those of `AtOnce` have `propose`, those of `ByPath` have `step` and `logits`.
+    The network of an `AtOnce` has `propose`; that of a `ByPath` has `step` and `logits`.
 
     Attributes:
-        reads: The hidden states that it reads, numbered as transformers numbers `hidden_states`: i
-            enters layer i, -1 leaves the last norm.
-        depth: Maximum depth of its draft tokens.
-        sights: The rows that its layers see. A network without such layers reads only the last row
-            of a sequence.
+        reads: The hidden states that it reads, by their index in `hidden_states` of transformers: i
+            is the input of layer i, -1 the output of the last norm.
+        depth: The maximum depth of its draft tokens.
+        sights: The rows that each of its layers attends to. A network without attention layers
+            reads only the last row of a sequence.
         ids: The target's token ids for its own vocabulary, int64. None: it has the target's.
     """
 
@@ -63,22 +63,32 @@ class Network(Protocol):
         Args:
             last: The state that `read` returned.
             root: The token after it, int64 (1,).
-            block: Makes a pass over so many rows after the sequence.
+            block: Makes a pass over some number of rows that follow the sequence.
         """
 
     def step(self, states: Tensor, tokens: Tensor, depth: int, head_pass: HeadPass) -> Tensor:
-        """The states (n, size) of nodes at a depth, by their parents' states and their tokens."""
+        """Compute the states of nodes.
+
+        Args:
+            states: The states of their parents, (n, size).
+            tokens: The tokens of the nodes, int64 (n,).
+            depth: Their depth.
+            head_pass: Their positions, mask and cache.
+
+        Returns:
+            (n, size).
+        """
 
     def logits(self, states: Tensor, depth: int) -> Tensor:
-        """The logits (n, vocab_size) after nodes at a depth."""
+        """Compute the logits (n, vocab_size) after nodes at a depth, from their states."""
 
 
 class Head:
-    """The base of both ways; a Guesser (drafting/guesses.py).
+    """The base class of heads; it implements `Guesser` (drafting/guesses.py).
 
-    The newest rows wait until a draft is asked for. Then they are read, and all drafts that may be
-    asked for in this step are planned. On devices other than the CPU that is done in forward passes
-    of few shapes.
+    The newest rows wait until a draft is needed. Then they are read, and all drafts that this step
+    may need are computed at once, as a plan. On other devices than the CPU the forward passes for
+    this have few shapes.
 
     Args:
         kind: Name of its kind.
@@ -88,8 +98,8 @@ class Head:
 
     Attributes:
         layers: The hidden states that it reads.
-        reads_all: Whether it reads those of every row, not of the last row alone.
-        pads: Whether forward passes are padded.
+        reads_all: It reads the hidden states of every row, not only of the last one.
+        pads: Its forward passes are padded.
     """
 
     by_path = False
@@ -129,7 +139,7 @@ class Head:
         self._unread = states[cut:], following[cut:], start + cut
 
     def _read(self, states: Tensor, following: Tensor, start: int) -> Tensor:
-        """Read rows now; the state (1, size) of the network after the last."""
+        """Read rows now; return the state (1, size) of the network after the last."""
         device = self._target.device
         head_pass = self._rows.chain(self._rows.go_to(start), len(states))
         states_here = states.to(device, self._target.dtype)
@@ -139,7 +149,7 @@ class Head:
 
     @torch.inference_mode()
     def first(self, root: int) -> Guessed:
-        """As Guesser.first; `root` is the last of `following`."""
+        """Return the plan; see `Guesser.first`. `root` is the last of `following`."""
         if self._unread is not None:
             unread = self._unread
             self._unread = None
@@ -155,13 +165,13 @@ class Head:
             root: The token, int64 (1,).
 
         Returns:
-            Tokens and probabilities, as `likeliest` gives them; by path also the number of each
-            node's parent, and the token that leads to the node.
+            The tokens and probabilities of `likeliest`. A `ByPath` adds the number of each node's
+            parent, and the token that leads to the node.
         """
         raise NotImplementedError
 
     def _make_plan(self, states: Tensor, following: Tensor, start: int) -> Guessed:
-        """Read rows, and draft after them; one copy brings the result to the CPU."""
+        """Read rows and draft after them; the result is copied to the CPU in one transfer."""
         if self.pads:
             packed = self._replay_plan(states, following, start)
         else:
@@ -179,7 +189,7 @@ class Head:
         return plan
 
     def _replay_plan(self, states: Tensor, following: Tensor, start: int) -> Tensor:
-        """As `_make_plan`, by a pass of the next larger size; the plan as `_pack` gives it."""
+        """Make a plan by a padded pass, which may be captured; return it packed (`_pack`)."""
         count = len(states)
         length = self._rows.go_to(start)
         size = next(size for size in _SIZES if size >= count)
@@ -188,7 +198,7 @@ class Head:
 
         buffer = self._replays.buffer(size, states.shape[1], self._target.dtype)
         buffer[:count] = states
-        buffer[count:] = 0  # an earlier sequence may have left NaN, which no mask hides
+        buffer[count:] = 0  # An earlier sequence may have left NaN, which no mask hides.
         inputs = torch.zeros(2 + size, dtype=torch.int64)
         inputs[0] = length
         inputs[1] = count
@@ -198,7 +208,7 @@ class Head:
         return packed
 
     def _padded_pass(self, states: Tensor) -> Callable[[Tensor], tuple[Tensor]]:
-        """A function that reads such rows and drafts after the last one that counts."""
+        """Return a function that reads padded rows and drafts after the last one of them."""
 
         def run(inputs: Tensor) -> tuple[Tensor]:
             length = inputs[:1]
@@ -212,7 +222,7 @@ class Head:
         return run
 
     def _pack(self, draft: list[Tensor]) -> Tensor:
-        """The bits of the tensors of a draft, int32, one after the other."""
+        """Concatenate the bits of the tensors of a draft, as int32."""
         self._shape = draft[0].shape
         parts = []
         for tensor in draft:

@@ -1,4 +1,4 @@
-"""The rows that a head's layers cache of a sequence, and those of a draft after them."""
+"""The KV cache of a head: the rows of a sequence, followed by those of a draft."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 from ngtcli.decoding.kv_cache import KVCache, PlannedCache
 from ngtcli.decoding.pass_plan import PassPlan
 
-# KV positions that a device has room for at first, as more of them are captured anew; guess.
+# The KV positions of the first buffers (guess): larger buffers need new captures.
 _MIN_CAPACITY = 4096
 
 
@@ -20,8 +20,9 @@ class Sight:
     """The rows that a row attends to in a layer.
 
     Attributes:
-        window: A row sees rows less than this number of positions away. None: all.
-        causal: Whether a row sees no later rows. If not, all rows of a block see each other.
+        window: A row attends to rows that are fewer positions away. None: to all rows.
+        causal: A row does not attend to later rows; otherwise the rows of a block attend to each
+            other.
     """
 
     window: int | None = None
@@ -33,11 +34,11 @@ class HeadPass:
     """Rows that a head computes at once.
 
     Attributes:
-        cache: Layers give it their keys and values, as those of transformers do.
-        positions: Of the rows, int64 (rows,).
-        mask: Gives the mask of a layer, (1, 1, rows, keys): 0 where a row sees, else the lowest
-            number. In training it is bool, (rows, keys).
-        last: The number of the last row that counts, int64 (1,); None: all count.
+        cache: A cache with the interface of transformers' caches.
+        positions: The positions of the rows, int64 (rows,).
+        mask: Returns the mask of a layer, (1, 1, rows, keys): 0 for keys that a row attends to, the
+            lowest number of the dtype for others. In training it is bool, (rows, keys).
+        last: The index of the last row that is not padding, int64 (1,); None: there is no padding.
     """
 
     cache: Any
@@ -46,16 +47,16 @@ class HeadPass:
     last: Tensor | None = None
 
     def last_of(self, rows: Tensor) -> Tensor:
-        """The last row that counts, (1, size), of a network's output, (rows, size)."""
+        """Return the last row without padding, (1, size), of a network's output (rows, size)."""
         return rows[-1:] if self.last is None else rows.index_select(0, self.last)
 
 
 class DraftRows:
-    """The cached rows of a sequence, one for each position in turn, and those of a draft after.
+    """The cached rows of a sequence, one per position, followed by those of a draft.
 
-    Positions count from the first cached row, as only differences matter. `length`, the number of
-    cached rows, may be an int64 tensor (1,): a captured pass is replayed with other lengths. Such a
-    pass sees all KV positions, for which `reserve` has to make room.
+    Positions count from the first cached row, because only differences matter. `length`, the number
+    of cached rows, may be an int64 tensor (1,), because a captured pass is replayed with other
+    lengths. Such a pass attends to all KV positions, for which `reserve` has to make room.
 
     >>> rows = DraftRows([Sight(3)], torch.device("cpu"), torch.float32)
     >>> chain = rows.chain(rows.go_to(10), 4)
@@ -85,17 +86,17 @@ class DraftRows:
         return self._cache.length
 
     def keep(self, rows: int) -> None:
-        """Cache the first `rows` of a pass, which are a chain."""
+        """Keep the first `rows` of a pass, which are a chain."""
         self._cache.length += rows
         self._end += rows
 
     def reserve(self, rows: int) -> bool:
-        """Make room for so many rows after those cached; return whether buffers have moved."""
+        """Make room for `rows` rows after the cached ones; return whether buffers have moved."""
         needed = self._cache.length + rows
         return self._cache.reserve(max(_MIN_CAPACITY, 1 << (needed - 1).bit_length()))
 
     def chain(self, length: int | Tensor, rows: int, last: Tensor | None = None) -> HeadPass:
-        """A pass over the next rows of a sequence."""
+        """Make a pass over the next rows of a sequence; see `tree` for the arguments."""
         depths = torch.arange(rows, device=self.device)
         return self.tree(length, depths <= depths[:, None], depths, last=last)
 
@@ -107,21 +108,22 @@ class DraftRows:
         start: int = 0,
         last: Tensor | None = None,
     ) -> HeadPass:
-        """A pass over the rows of a draft from its row number `start` on.
+        """Make a pass over rows of a draft.
 
         Args:
             length: The number of cached rows before the draft.
-            sees: Which rows of the draft those of the pass see, bool (rows, n).
-            depths: Of the draft's rows, int64 (n,), rising.
-            start: The number of the pass's first row in the draft.
-            last: The number of the pass's last row that counts, int64 (1,).
+            sees: The rows of the draft that each row of the pass attends to, bool (rows, n).
+            depths: The depth of each row of the draft, int64 (n,), ascending.
+            start: The index of the pass's first row in the draft.
+            last: The index of the pass's last row that is not padding, int64 (1,).
         """
         kv_positions = torch.arange(len(depths), device=self.device) + length
         positions = depths + length
         rows = len(sees)
         first = 0
         end = self._cache.slot_capacity
-        if isinstance(length, int):  # layers with windows get the KV positions that some row sees
+        if isinstance(length, int):
+            # Layers with windows get only the KV positions that some row attends to.
             first = min(length, max(0, length + int(depths[start]) - self._window + 1))
             end = length + len(depths)
             self._cache.reserve(end)
