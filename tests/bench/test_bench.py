@@ -39,7 +39,8 @@ def test_a_live_run_prints_one_object() -> None:
     validator.validate(body)
     with pytest.raises(ValidationError):
         validator.validate({**body, "rows": [{**body["rows"][0], "new": 1}]})
-    assert body["kind"] == "live" and body["questions"] == 2
+    assert body["kind"] == "live"
+    assert body["questions"] == 2
     rows = body["rows"]
     assert [(r["method"], r["num_draft"]) for r in rows] == [
         ("none", None),
@@ -54,8 +55,10 @@ def test_a_live_run_prints_one_object() -> None:
     for row in rows[:3]:
         assert sum(row["share"].values()) == pytest.approx(1, abs=1e-3)
         assert row["share"].keys() == {"prefill", *row["step_us"]}
-        assert row["prefill_ms"] > 0 and row["step_us"]["forward"] > 0
-    assert rows[3]["share"] is None and rows[3]["prefill_ms"] is None
+        assert row["prefill_ms"] > 0
+        assert row["step_us"]["forward"] > 0
+    assert rows[3]["share"] is None
+    assert rows[3]["prefill_ms"] is None
     assert {"command", "date", "versions", "device_name", "dtype"} <= set(body)
 
 
@@ -76,11 +79,13 @@ def test_prompts_come_from_json_lines_and_the_table_goes_to_a_file(tmp_path: Pat
         "-o",
         str(tmp_path / "out.txt"),
     )
-    assert done.returncode == 0 and done.stdout == done.stderr == b""
+    assert done.returncode == 0
+    assert done.stdout == done.stderr == b""
     title, headings, plain, trie, empty, facts = (tmp_path / "out.txt").read_text().splitlines()
     assert title == "# 1 prompt, at most 64 draft nodes per step" and empty == ""
     named = dict(zip(headings.split("\t"), trie.split("\t"), strict=True))
-    assert named["method"] == "trie" and named["speed-up"].endswith("×")
+    assert named["method"] == "trie"
+    assert named["speed-up"].endswith("×")
     parts = ("prefill", "draft", "tree", "forward", "verify", "cache")
     assert sum(int(named[part].rstrip("%")) for part in parts) == pytest.approx(100, abs=3)
     assert plain.startswith("none\t1.00×\t") and facts.startswith("# builtin · float32 on cpu")
@@ -104,8 +109,11 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
     done = warm.run(code=code)
     assert done.returncode == 130, done.stderr
     body = json.loads(done.stdout)
-    assert body["interrupted"] and body["questions"] == 1 and len(body["rows"]) == 2
-    assert b"interrupted" in done.stderr and b"Traceback" not in done.stderr
+    assert body["interrupted"]
+    assert body["questions"] == 1
+    assert len(body["rows"]) == 2
+    assert b"interrupted" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def replayed(*arguments: str) -> Any:
@@ -134,7 +142,9 @@ def test_flags_say_which_part_of_a_recording_is_replayed_and_how(tmp_path: Path)
     assert [r["method"] for r in body["refused"]] == ["recycling"]
     page = tmp_path / "r.html"
     done = replayed(*methods, "--html", str(page))
-    assert done.returncode == 0 and b"\ntrie\t" in done.stdout and b"recycling\t" in done.stdout
+    assert done.returncode == 0
+    assert b"\ntrie\t" in done.stdout
+    assert b"recycling\t" in done.stdout
     assert "python -m tests.tools.replay" in page.read_text()
     for more, words in (
         ((HARBOUR,), b"unexpected extra argument"),
@@ -149,10 +159,14 @@ def test_a_recording_can_be_replayed(tmp_path: Path) -> None:
     folder = str(tmp_path / "trace")
     recording = (folder, HARBOUR, "--max-tokens", "30")
     out = tool(record, "tests.tools.record", *recording).stdout.decode()
-    assert out.startswith("1 prompt, ") and out.endswith(f" tokens: {folder}\n")
+    assert out.startswith("1 prompt, ")
+    assert out.endswith(f" tokens: {folder}\n")
     body = json.loads(replayed(folder, "--methods", "trie", "--json").stdout)
-    assert body["kind"] == "replay" and body["questions"] == 1 and body["model"] == "builtin"
+    assert body["kind"] == "replay"
+    assert body["questions"] == 1
+    assert body["model"] == "builtin"
     row = body["rows"][0]
-    assert f"1 prompt, {row['new_tokens']} tokens" in out and row["mean_acceptance_length"] > 1
+    assert f"1 prompt, {row['new_tokens']} tokens" in out
+    assert row["mean_acceptance_length"] > 1
     assert b"not empty" in tool(record, "tests.tools.record", *recording).stderr
     assert {trace.room for trace in read_traces(Path(folder)).traces} == {30}  # as the run had

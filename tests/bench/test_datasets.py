@@ -112,7 +112,8 @@ def test_a_wrong_line_is_named_with_what_is_expected(tmp_path: Path, line, words
     path = written(tmp_path, {"id": "fine", "context": "\U0001f99c"}, "", line)
     with pytest.raises(InputError) as error:
         read_jsonl(path)
-    assert str(error.value).startswith(f"{path}:3: ") and words in str(error.value)
+    assert str(error.value).startswith(f"{path}:3: ")
+    assert words in str(error.value)
     assert error.value.hint
 
 
@@ -169,4 +170,5 @@ def test_devices_and_files_past_the_bound_are_no_prompts(tmp_path: Path) -> None
 
 
 def test_the_examples_leave_nothing_out() -> None:
-    assert len(example_texts().documents) == 4 and not example_texts().skipped
+    assert len(example_texts().documents) == 4
+    assert not example_texts().skipped

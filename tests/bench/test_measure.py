@@ -78,7 +78,8 @@ def test_cells_take_turns_at_each_prompt_in_rotating_order() -> None:
         "a2",
         "b2",
     ]
-    assert taken[:4] == [("a", 0, 0), ("b", 0, 0), ("b", 1, 0), ("a", 1, 0)] and len(taken) == 8
+    assert taken[:4] == [("a", 0, 0), ("b", 0, 0), ("b", 1, 0), ("a", 1, 0)]
+    assert len(taken) == 8
     list(take(source, by_prompt([cell("c")], 2, 1), "12", fresh=True))
     assert source.log[12:] == ["c begins", "c1", "c begins", "c2"]
 
@@ -93,7 +94,8 @@ def test_cells_answer_all_prompts_in_a_row_in_another_order_each_round() -> None
     orders = []
     for number in range(3):
         keys = [t.cell.key for t in turns if t.round == number]
-        assert keys[::2] == keys[1::2] and sorted(keys[::2]) == list("abcdef")
+        assert keys[::2] == keys[1::2]
+        assert sorted(keys[::2]) == list("abcdef")
         orders.append(keys)
     assert orders[0] != orders[1]
     list(take(source, turns[:2], "12"))
@@ -133,7 +135,8 @@ def test_progress_is_reported_for_each_answer() -> None:
     said: list[str] = []
     raced_by(Written(), said=said)
     assert said[:3] == ["Warming up: none", "Warming up: trie at 8", "0 of 4 answers: none"]
-    assert said[3] == "1 of 4 answers · about 0 s left: trie at 8" and len(said) == 6
+    assert said[3] == "1 of 4 answers · about 0 s left: trie at 8"
+    assert len(said) == 6
 
 
 def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
@@ -144,7 +147,8 @@ def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
     failing = "trie at 8"
     made = raced_by(Written(fails))
     assert made.refused == [Refusal("trie", "no datastore. Build one.")]
-    assert {r.cell for r in made.records} == {"none"} and len(made.records) == 2
+    assert {r.cell for r in made.records} == {"none"}
+    assert len(made.records) == 2
     failing = "none"
     with pytest.raises(NgtError, match="no datastore"):
         raced_by(Written(fails))
@@ -153,7 +157,8 @@ def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
 def test_generate_is_refused_by_its_own_name() -> None:
     race = Race([hf := Cell("hf", {"method": "hf"}, Settings.of(method="none"))])
     race.refuse(hf, NgtError("it cannot"))
-    assert race.refused == [Refusal("hf", "it cannot")] and not race.cells
+    assert race.refused == [Refusal("hf", "it cannot")]
+    assert not race.cells
     check_some_left(["none"], [cell("none")], race.refused)
 
 
@@ -166,7 +171,8 @@ def test_an_interruption_keeps_the_prompts_that_all_have_answered() -> None:
             raise KeyboardInterrupt
 
     made = raced_by(Written(does), rounds=2)
-    assert made.interrupted and made.measured() == [0, 1]
+    assert made.interrupted
+    assert made.measured() == [0, 1]
     left = [2]
     with pytest.raises(KeyboardInterrupt):
         raced_by(Written(does), rounds=2)
@@ -200,16 +206,21 @@ def test_a_speed_up_is_the_median_of_ratios_prompt_by_prompt() -> None:
     plain, trie = summarized(small_race())
     assert (plain.method, trie.method) == ("none", "trie")
     assert plain.speedup == 1.0 and trie.speedup == 1.5  # of 4/2 and 2/2
-    assert trie.speedup_least_and_most == (1.0, 2.0) and trie.speedup_over_hf is None
+    assert trie.speedup_least_and_most == (1.0, 2.0)
+    assert trie.speedup_over_hf is None
     assert trie.seconds_median == 2.0 and trie.spread == 0.5  # of 2 s / 2 s and none
-    assert trie.tokens_per_s_with_prefill == 1.5 and plain.tokens_per_s == 1.5
+    assert trie.tokens_per_s_with_prefill == 1.5
+    assert plain.tokens_per_s == 1.5
 
 
 def test_acceptance_and_same_ids_are_in_the_row() -> None:
     plain, trie = summarized(small_race())
-    assert trie.mean_acceptance_length == 1.5 and trie.draft_acceptance_rate == 0.25
-    assert trie.acceptance_histogram == {0: 2, 2: 2} and trie.undrafted_share == 0.5
-    assert trie.nodes_per_step == 4.0 and plain.draft_acceptance_rate is None
+    assert trie.mean_acceptance_length == 1.5
+    assert trie.draft_acceptance_rate == 0.25
+    assert trie.acceptance_histogram == {0: 2, 2: 2}
+    assert trie.undrafted_share == 0.5
+    assert trie.nodes_per_step == 4.0
+    assert plain.draft_acceptance_rate is None
     assert (plain.same_ids, trie.same_ids, trie.questions) == (2, 1, 2)
 
 
@@ -223,7 +234,8 @@ def test_where_the_time_goes_is_in_the_row_of_cells_that_were_timed_apart() -> N
     plain, trie = summarized(race)
     assert trie.prefill_ms == 1000.0
     assert trie.step_us == {part: s * 1e6 / 2 for part, s in parts.items()}
-    assert trie.share and trie.share["forward"] == 0.5
+    assert trie.share
+    assert trie.share["forward"] == 0.5
     assert trie.share["prefill"] == round(2 / 12, 4)
     assert plain.share is plain.step_us is plain.prefill_ms is None
 
@@ -269,7 +281,8 @@ def go_on(path: Path, rounds: int = 1) -> list[str]:
     with closing(state_at(path)) as state:
         for record in take(source, state.left(turns), "12"):
             state.add(record)
-    assert state.done == done_at(path) and len(state.done) == 3 * rounds
+    assert state.done == done_at(path)
+    assert len(state.done) == 3 * rounds
     return [line for line in source.log if "begins" not in line]
 
 
@@ -284,8 +297,10 @@ def test_finished_passes_are_kept_and_the_others_taken_again(tmp_path: Path) -> 
     for one in done_at(path)["a", 1]:
         assert (one.generation.ids, one.generation.steps) == ([5, 6], 1)
         assert (one.generation.trie_build_s, one.generation.trie_bytes) == (0.25, 7)
-        assert one.generation.decode_s == 0.5 and 0 < one.seconds < 1
-    assert go_on(path, 2) == [] and len(go_on(path, 3)) == 6
+        assert one.generation.decode_s == 0.5
+        assert 0 < one.seconds < 1
+    assert go_on(path, 2) == []
+    assert len(go_on(path, 3)) == 6
     path.write_text(path.read_text()[:-30])  # a line that is cut off is measured again
     assert len(go_on(path, 3)) == 2
     assert not done_at(path, fresh=True)
@@ -392,4 +407,5 @@ def test_a_limit_takes_items_from_all_parts_in_their_order(available: int, limit
     assert taken == sorted(set(taken))
     if 1 < limit < available:
         gaps = [b - a for a, b in pairwise([*taken, available])]
-        assert taken[0] == 0 and max(gaps) - min(gaps) <= 1
+        assert taken[0] == 0
+        assert max(gaps) - min(gaps) <= 1

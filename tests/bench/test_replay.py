@@ -95,7 +95,8 @@ def test_a_replay_shows_a_drafter_the_best_tokens_after_accepted_nodes_alone() -
     outcome = outcome_of(trace, done=1, accepted=2, top_k=1)
     assert outcome.tree == chain([4, 5])
     assert outcome.stop == 1
-    assert outcome.top is not None and outcome.top.tolist() == [[30], [40], [50]]
+    assert outcome.top is not None
+    assert outcome.top.tolist() == [[30], [40], [50]]
     assert outcome_of(trace, 1, 2, top_k=0).top is None
     assert outcome_of(replace(trace, top=TopTokens()), 1, 2, top_k=1).top is None
 
@@ -183,7 +184,8 @@ def test_a_broken_recording_is_named_with_what_is_wrong(
     (tmp_path / "t" / name).write_text(text)
     with pytest.raises(InputError) as caught:
         read_traces(tmp_path / "t")
-    assert str(caught.value).startswith(str(tmp_path / "t" / name)) and words in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "t" / name))
+    assert words in str(caught.value)
     assert caught.value.hint
 
 
@@ -220,7 +222,8 @@ def test_a_number_of_drafts_in_a_spec_is_what_is_drafted_and_what_the_row_says(
         ("trie:n=13:num_draft=0", 0),
         ("none", 0),
     ]
-    assert whole[2].steps == 40 // 9 + 1 and whole[3].steps == 40
+    assert whole[2].steps == 40 // 9 + 1
+    assert whole[3].steps == 40
     assert all((r.nodes_per_step or 0) <= (r.num_draft or 0) for r in whole)
     (asked,) = (r for r in replayed(tmp_path / "t", ["trie"], [8]).rows if r.task == "a")
     assert asked.acceptance_histogram == whole[2].acceptance_histogram
@@ -233,7 +236,8 @@ def test_a_replay_without_drafts_accepts_none_of_them(tmp_path: Path) -> None:
     assert row.draft_acceptance_rate == overall.draft_acceptance_rate == 0.0
     assert (row.num_draft, row.nodes_per_step, row.undrafted_share) == (0, 0.0, 1.0)
     assert row.draft_us_median <= row.draft_us_p99
-    assert percentile([], 50) == 0.0 and percentile([1.0, 2.0, 4.0], 75) == 3.0
+    assert percentile([], 50) == 0.0
+    assert percentile([1.0, 2.0, 4.0], 75) == 3.0
 
 
 def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: Path) -> None:

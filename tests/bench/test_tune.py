@@ -90,14 +90,17 @@ def test_errors_of_a_sweep_have_a_caret(text: str, caret: str) -> None:
     with pytest.raises(GrammarError) as caught:
         parse_axis(text)
     assert " " * caught.value.place + "^" == caret
-    assert caught.value.text == text and caught.value.hint and "\n" not in caught.value.hint
+    assert caught.value.text == text
+    assert caught.value.hint
+    assert "\n" not in caught.value.hint
 
 
 def test_the_caret_stands_under_its_character_in_long_and_wide_texts() -> None:
     assert pointed("n=8..x", 5) == ["  n=8..x", "       ^"]
     assert pointed("stop=東京,x", 8) == ["  stop=東京,x", "            ^"]
     line, caret = pointed("x" * 500 + "!" + "y" * 500, 500)
-    assert len(line) < 60 and line[len(caret) - 1] == "!"
+    assert len(line) < 60
+    assert line[len(caret) - 1] == "!"
     assert pointed("a\x1bb", 2)[0] == "  a␛b"
 
 
@@ -116,7 +119,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert 0 <= error.place <= len(text)
     else:
         kind = type(Settings().get(name))
-        assert values and len(set(values)) == len(values)
+        assert values
+        assert len(set(values)) == len(values)
         assert all(type(v) is kind for v in values)
 
 
@@ -138,8 +142,11 @@ def test_ranges_are_those_of_a_naive_reading_and_do_not_drift(
 
 
 def test_axes_are_told_from_files_come_once_and_make_a_bounded_number_of_cells() -> None:
-    assert is_axis("n=8..9") and is_axis("num-draft=1")
-    assert not is_axis("notes.txt") and not is_axis("./a=b.txt") and not is_axis("a.b=c")
+    assert is_axis("n=8..9")
+    assert is_axis("num-draft=1")
+    assert not is_axis("notes.txt")
+    assert not is_axis("./a=b.txt")
+    assert not is_axis("a.b=c")
     with pytest.raises(GrammarError, match="twice"):
         parse_sweep(["n=8", "num_draft=1", "n=9"])
     with pytest.raises(UsageError, match="cells"):
@@ -150,7 +157,8 @@ def test_cells_that_cannot_be_are_skipped_and_named() -> None:
     made = grid(parse_sweep(["n=3,8", "lp=2..3"]), Settings())
     assert [c.key for c in made.cells] == ["n=3 lp=2", "n=8 lp=2", "n=8 lp=3"]
     (skipped,) = made.skipped
-    assert skipped.values == {"n": 3, "lp": 3} and "lp must be shorter" in skipped.reason
+    assert skipped.values == {"n": 3, "lp": 3}
+    assert "lp must be shorter" in skipped.reason
     made = grid(parse_sweep(["method=trie,trie:n=4", "lp=3,5"]), Settings())
     assert [dict(s.values) for s in made.skipped] == [{"method": "trie:n=4", "lp": 5}]
     with pytest.raises(UsageError, match="no cell"):
@@ -238,7 +246,8 @@ def test_the_verdict(cells: list[Any], tied: int, chosen: str) -> None:
 @pytest.mark.parametrize("others", [[], [("slow", [50], SLOW, 5)], [("slow", [50, 51], SLOW, 5)]])
 def test_of_noise_nothing_is_claimed_where_a_cell_was_measured_once(others: list[Any]) -> None:
     verdict = judge([cell("fast", [100.0], NINE, 5), *(cell(*one) for one in others)])
-    assert "no noise estimate" in verdict.reason and "beyond the noise" not in verdict.reason
+    assert "no noise estimate" in verdict.reason
+    assert "beyond the noise" not in verdict.reason
 
 
 def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little() -> None:
@@ -291,15 +300,19 @@ def test_an_interrupted_sweep_reports_finished_passes_and_goes_on(
     assert (partial is None) == (stop < 2)
     if partial:
         assert (partial.measured, partial.complete) == (stop // 2, False)
-        assert partial.chosen is None and "beyond the noise" not in partial.reason
-        assert partial.reason.startswith("so far: ") and "no noise estimate" in partial.reason
+        assert partial.chosen is None
+        assert "beyond the noise" not in partial.reason
+        assert partial.reason.startswith("so far: ")
+        assert "no noise estimate" in partial.reason
     whole, said, answers = measured(tmp_path / "s")
     assert len(answers) == 24 - stop // 2 * 2
-    assert whole.complete and whole.chosen == "n=10 lp=2"
+    assert whole.complete
+    assert whole.chosen == "n=10 lp=2"
     assert said[0].startswith(f"0 of {24 - stop // 2 * 2} answers: n=")
     assert "answers · about 0 s left: n=" in said[-1]
     straight, _, _ = measured(tmp_path / "whole")
-    assert straight.cells == whole.cells and straight.reason == whole.reason
+    assert straight.cells == whole.cells
+    assert straight.reason == whole.reason
 
 
 def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
@@ -308,7 +321,8 @@ def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
 
     assert key() == key(color="never", n=20)
     others = key(replace(ABOUT, data="c")), key(num_draft=8), key(grid=replace(GRID, axes={}))
-    assert key() not in others and key(grid=grid(parse_sweep(["color=never"]), GRID.base))
+    assert key() not in others
+    assert key(grid=grid(parse_sweep(["color=never"]), GRID.base))
 
 
 def test_the_key_knows_versions_cpu_and_the_files_of_models(
@@ -344,7 +358,8 @@ def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_pat
         ("summarize a.txt", "")
     ]
     asked = preset_items(texts, ask, 3)
-    assert len(asked) == 3 and len({i.question for i in asked}) == 3
+    assert len(asked) == 3
+    assert len({i.question for i in asked}) == 3
     lines = tmp_path / "p.jsonl"
     lines.write_text('{"context": "A. B.", "question": "A?"}\n{"context": "C. D."}\n')
     assert [i.question for i in preset_items([], ask, None, lines)] == ["A?"]
@@ -382,7 +397,8 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     assert (
         len(reported.statuses) == loading and not reported.warnings
     )  # progress is the sweep's own
-    assert about.model == "builtin" and "float32" in about.device
+    assert about.model == "builtin"
+    assert "float32" in about.device
     model = weakref.ref(source.session(settings).model)
     source.session(settings.replace(dtype="bfloat16"))
     assert model() is None  # one is held at a time
@@ -418,7 +434,9 @@ def shown_cell(n: int, speed: float, standing: str) -> CellRow:
 def test_a_terminal_shows_the_cells_and_what_follows_from_them() -> None:
     report = report_of(shown_cell(3, 100, "chosen"), shown_cell(8, 101, "tied"))
     text = forms_of(report).terminal(80, False)
-    assert "100.0*" in text and "101.0=" in text and "±1.0%" in text
+    assert "100.0*" in text
+    assert "101.0=" in text
+    assert "±1.0%" in text
     assert "* chosen   = statistically tied" in text
     assert "Chosen: n=3 (100.0 tokens/s, acceptance length 2.000" in text
     assert "Statistically tied: n=8; n=3." in text
@@ -430,15 +448,18 @@ def test_a_sweep_that_is_not_complete_has_no_chosen_cell() -> None:
     report = report_of(ahead, complete=False, measured=1, chosen=None, tied=["n=3"])
     forms = forms_of(report)
     text = forms.terminal(80, False)
-    assert "Ahead so far: n=3" in text and "1 of 6 measurements" in text
-    assert "chosen" not in text.lower() and "chosen" not in forms.plain()
+    assert "Ahead so far: n=3" in text
+    assert "1 of 6 measurements" in text
+    assert "chosen" not in text.lower()
+    assert "chosen" not in forms.plain()
 
 
 def test_pipes_and_csv_hold_every_figure_under_headings() -> None:
     forms = forms_of(report_of(shown_cell(3, 100, "chosen"), shown_cell(8, 101, "tied")))
     headings, first, second = (line.split("\t") for line in forms.plain().split("\n"))
     assert headings[:4] == ["n", "rounds", "tokens_per_s", "least"]
-    assert first[:4] == ["3", "3", "100", "99"] and second[-1] == "tied"
+    assert first[:4] == ["3", "3", "100", "99"]
+    assert second[-1] == "tied"
     assert forms.csv().split("\n")[1] == "3,3,100,99,101,2.0,0.001,3000,chosen"
 
 
@@ -463,11 +484,14 @@ def test_the_items_after_sweep_belong_to_it_and_files_are_written_whole(tmp_path
         "ngt: skipped 1 cell: n=3 lp=3. lp is 3 and n is 3."
         " The prefix lp must be shorter than the window n.\n"
     )
-    assert body["sweep"] == {"n": [3, 8], "lp": [2, 3]} and len(body["cells"]) == 3
+    assert body["sweep"] == {"n": [3, 8], "lp": [2, 3]}
+    assert len(body["cells"]) == 3
     assert [one["values"] for one in body["skipped_cells"]] == [{"n": 3, "lp": 3}]
-    assert body["complete"] and body["measured"] == 3
+    assert body["complete"]
+    assert body["measured"] == 3
     again = tune(*arguments, "--json", "-o", tmp_path / "t.json")
-    assert again[0] == 0 and "3 measurements are reused" in again[2]
+    assert again[0] == 0
+    assert "3 measurements are reused" in again[2]
     assert json.loads((tmp_path / "t.json").read_text())["cells"] == body["cells"]  # nothing is new
     assert tune(*arguments, "--csv", "-o", tmp_path / "t.csv")[0] == 0
     assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
@@ -487,17 +511,22 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
     monkeypatch.setattr(Live, "begin", interrupted)
     sweep = (*SHORT, "--sweep", "n=4..7", "--rounds", "1", "--write", "best")
     code, out, errors = tune(*sweep)
-    assert code == 130 and len(out.splitlines()) == 4 and "resume" in errors
+    assert code == 130
+    assert len(out.splitlines()) == 4
+    assert "resume" in errors
     assert "best" not in preset_files()
     left[0] = 1
     code, out, errors = tune(*sweep)
-    assert code == 0 and len(out.splitlines()) == 5
-    assert "3 measurements are reused" in errors and "Saved as" in errors
+    assert code == 0
+    assert len(out.splitlines()) == 5
+    assert "3 measurements are reused" in errors
+    assert "Saved as" in errors
     written = load_preset("best").settings.values
     assert (written["method"], written["num_draft"]) == ("trie", 32)  # trie reads n
     monkeypatch.setenv("NGT_METHOD", "auto:trust=5")
     code, _, errors = tune(*sweep, "--force")
-    assert code == 2 and "auto from environment" in errors
+    assert code == 2
+    assert "auto from environment" in errors
 
 
 def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used() -> None:
@@ -514,7 +543,8 @@ def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used() -> None
     assert {"value": 5, "origin": "preset best"}.items() <= shown["num_draft"].items()
     assert ngt("presets", "show", "best", "--json").returncode == 0
     code, _, errors = tune(*sweep)
-    assert code == 2 and "--force" in errors
+    assert code == 2
+    assert "--force" in errors
     assert tune(*sweep, "--force", "--rounds", "4")[0] == 0
     assert load_preset("best").provenance["rounds"] == 4
     of_questions = (*SHORT, "--sweep", "lp=2", "--rounds", "1", "-p")
@@ -554,10 +584,14 @@ def test_progress_in_a_pipe_is_that_of_the_heartbeat(
     messages = list[str]()
     monkeypatch.setattr(progress.Heartbeat, "update", lambda _, line: messages.append(line))
     done = ngt(*command.split(), *SHORT, "--rounds", "1", *(["--fresh"] * ("tune" in command)))
-    assert done.returncode == 0 and done.stderr == b""
+    assert done.returncode == 0
+    assert done.stderr == b""
     assert any(line.startswith("1 of ") and " answers" in line for line in messages)
 
 
 def test_a_wrong_axis_is_pointed_at_on_the_command_line() -> None:
     code, out, errors = tune("--sweep", "n=x")
-    assert code == 2 and out == "" and "  n=x\n    ^\n" in errors and errors.count("\n") == 4
+    assert code == 2
+    assert out == ""
+    assert "  n=x\n    ^\n" in errors
+    assert errors.count("\n") == 4

@@ -64,7 +64,8 @@ def walk(grammar: str, seed: int, hurry: float = 0.5) -> str:
         near = free[close[free]] if draw.random() < hurry else free[:0]
         ids.append(int(draw.choice(near if len(near) else free[free != end])))
         assert matcher.consume_token(ids[-1])
-    assert not matcher.get_error() and matcher.is_accepting()
+    assert not matcher.get_error()
+    assert matcher.is_accepting()
     return str(words().decode_str(ids))
 
 
@@ -113,7 +114,9 @@ def test_concise_schemas_are_those_of_llm(text: str, properties: Schema) -> None
     assert list(ours["properties"]) == ours["required"] == list(properties)
     assert ours["additionalProperties"] is False
     multi = form_of(Settings.of(schema_multi=text))
-    assert multi and multi.multi and multi.schema["properties"]["items"]["items"] == ours
+    assert multi
+    assert multi.multi
+    assert multi.schema["properties"]["items"]["items"] == ours
 
 
 def test_own_types_of_concise_schemas() -> None:
@@ -269,8 +272,10 @@ DOUBLING = {
 def test_what_a_grammar_cannot_say_is_refused_with_its_path(schema: Schema, place: str) -> None:
     with pytest.raises(UsageError) as caught:
         form(schema)
-    assert place in str(caught.value) and "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 300 and caught.value.hint
+    assert place in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+    assert caught.value.hint
 
 
 LEAST, FAR = -(2**63), 10**25  # of int64; beyond it
@@ -318,7 +323,8 @@ def test_what_no_answer_is_exactly_is_refused_in_words_of_json_schema(
     with pytest.raises(UsageError) as caught:
         form(schema)
     said = str(caught.value)
-    assert said.startswith("schema: $.") and "crash" not in said
+    assert said.startswith("schema: $.")
+    assert "crash" not in said
     assert not re.search(
         r"Regex|fuel|lexeme|range \[|Failed to generate|Some\(|Unimplemented", said
     )
@@ -436,9 +442,11 @@ def test_answers_are_those_that_the_schema_allows(
     schema: Schema, valid: Schema, invalid: Schema
 ) -> None:
     validator = jsonschema.Draft202012Validator(schema)
-    assert validator.is_valid(valid) and not validator.is_valid(invalid)
+    assert validator.is_valid(valid)
+    assert not validator.is_valid(invalid)
     grammar = grammar_of(form({"type": "object", **schema}))
-    assert takes(grammar, json.dumps(valid)) and not takes(grammar, json.dumps(invalid))
+    assert takes(grammar, json.dumps(valid))
+    assert not takes(grammar, json.dumps(invalid))
 
 
 def test_a_key_that_must_and_may_not_be_there_is_refused() -> None:
@@ -469,11 +477,13 @@ def test_all_that_is_unbounded_gets_a_bound() -> None:
         at_least={"type": "integer", "minimum": 3},
     )
     of = form(schema).schema["properties"]
-    assert of["text"]["maxLength"] == STRING and of["list"]["maxItems"] == ITEMS
+    assert of["text"]["maxLength"] == STRING
+    assert of["list"]["maxItems"] == ITEMS
     assert (of["whole"]["minimum"], of["whole"]["maximum"]) == (-WHOLE, WHOLE)
     assert (of["at_least"]["minimum"], of["at_least"]["maximum"]) == (3, WHOLE)
     grammar = grammar_of(form(objects(a={"type": "number"})))
-    assert takes(grammar, '{"a": -1.123456}') and takes(grammar, f'{{"a": {WHOLE}}}')
+    assert takes(grammar, '{"a": -1.123456}')
+    assert takes(grammar, f'{{"a": {WHOLE}}}')
     for number in ("1.1234567", f"{WHOLE + 1}", "1e5", "01"):
         assert not takes(grammar, f'{{"a": {number}}}')
     for text in ('{"a":1}', '{ "a": 1}', '{"a": 1, "b": 2}', '{"a": 1'):
@@ -580,7 +590,8 @@ def test_what_small_schemas_allow_is_valid_or_they_are_refused(schema: Schema, s
     try:
         found = form(objects(v=schema))
     except UsageError as error:
-        assert str(error).startswith("schema: $") and "crash" not in str(error)
+        assert str(error).startswith("schema: $")
+        assert "crash" not in str(error)
         return
     value = json.loads(walk(grammar_of(found), seed))
     jsonschema.validate(value, objects(v=schema), jsonschema.Draft202012Validator)
@@ -668,7 +679,8 @@ def test_of_a_book_a_part_is_quoted_and_that_is_said() -> None:
     reported = RecordingReporter()
     texts = ["word " * MOST_PIECES, "the end"]
     grammar = reported.of(lambda: grammar_of(form("q quote"), texts))
-    assert takes(grammar, '{"q": "word word"}') and not takes(grammar, '{"q": "the end"}')
+    assert takes(grammar, '{"q": "word word"}')
+    assert not takes(grammar, '{"q": "the end"}')
     (warning,) = reported.warnings
     assert "cannot be quoted" in warning
     assert not takes(grammar_of(form("q quote"), ["one", "two"]), '{"q": "one two"}')

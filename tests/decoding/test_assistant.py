@@ -162,7 +162,8 @@ def test_an_answer_goes_on_without_a_draft_model_that_has_no_room_for_the_prompt
         assistant = reported.of(lambda: AssistantModel(model, GREEDY))
         prompt = prompts(1, seed=7)[0]
         run = decode(TARGET, drafter_of(assistant), prompt)
-    assert run.output == plain(TARGET, prompt) and len(reported.warnings) == 1
+    assert run.output == plain(TARGET, prompt)
+    assert len(reported.warnings) == 1
     run = decode(TARGET, drafter_of(assistant), prompt)  # there is memory for the next answer
     assert run.statistics.mean_acceptance_length > 1
 

@@ -128,6 +128,8 @@ def test_drafts_are_verified_with_the_tokens_of_generate(family: str) -> None:
 
 def test_models_without_groups_keep_their_attention() -> None:
     single = make_hf("llama", num_key_value_heads=4)
-    assert not use_grouped(single) and single.config._attn_implementation == "sdpa"
+    assert not use_grouped(single)
+    assert single.config._attn_implementation == "sdpa"
     hf = make_hf("llama")
-    assert use_grouped(hf) and hf.config._attn_implementation == GROUPED
+    assert use_grouped(hf)
+    assert hf.config._attn_implementation == GROUPED

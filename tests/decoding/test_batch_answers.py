@@ -89,8 +89,10 @@ def test_an_error_in_place_of_a_prompt_is_that_keys_answer() -> None:
     mixed: list[NumberedPrompt] = [(7, lost), (3, prompt), (5, Prompt("", [], (), ()))]
     for size in (1, 4):
         found = {a.key: a for a in answered(session, mixed, size)}
-        assert found[7].answer is lost and found[7].request is None
-        assert whole(found[3]).text and found[3].prompt is prompt
+        assert found[7].answer is lost
+        assert found[7].request is None
+        assert whole(found[3]).text
+        assert found[3].prompt is prompt
         assert whole(found[3]).statistics.new_tokens == len(ids_of(found[3]))
         assert "empty" in str(found[5].answer)
 
@@ -139,7 +141,8 @@ def test_prompts_are_drawn_when_there_is_room_and_answers_come_as_they_finish() 
     found = answered(session, source(), 2)
     assert not drawn
     first = next(found)
-    assert len(drawn) == 2 and first.key in drawn
+    assert len(drawn) == 2
+    assert first.key in drawn
     assert len([first, *found]) == len(TEXTS)
 
 
@@ -229,7 +232,8 @@ def test_what_is_otherwise_for_texts_given_together_is_told(
     for size, exact in ((1, "auto"), (2, "off"), (2, "auto")):
         session = session_with(reported, exact=exact)
         assert ids_of(next(answered(session, given(session)[:1], size)))
-    assert len(said) == 1 and "own run" in said[0]
+    assert len(said) == 1
+    assert "own run" in said[0]
 
 
 def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
@@ -257,7 +261,8 @@ def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
         assert {a.key: ids_of(a) for a in answered(session, given(session), 3)} == alone
     finally:
         gc.enable()
-    assert "shapes do not match" in said[0] and "by itself" in said[0]
+    assert "shapes do not match" in said[0]
+    assert "by itself" in said[0]
 
 
 @pytest.mark.parametrize(("stay", "fails_twice"), [(False, False), (True, False), (True, True)])

@@ -107,7 +107,8 @@ def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
         assert statistics.new_tokens == len(output) == len(member.token_ids)
         assert statistics.steps == len(member.steps)
         assert len(output) < 4 or statistics.steps <= len(output) // 2
-        assert statistics.decode_s > 0 and sum(statistics.split_s.values()) > 0
+        assert statistics.decode_s > 0
+        assert sum(statistics.split_s.values()) > 0
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,8 @@ def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Scheduler, "admit", admit)
     assert outputs(decode_batch(model, ids, separate_drafts(), 5)) == alone
     assert [running for running, longest in seen if longest > 256] == [1]
-    assert seen[0] == (1, len(ids[0])) and max(running for running, _ in seen[:2]) == 2
+    assert seen[0] == (1, len(ids[0]))
+    assert max(running for running, _ in seen[:2]) == 2
     assert max(running for running, _ in seen[3:]) == 3  # as before, when the long one has gone
     assert not dropped  # rows kept of prompts: memory has not ended
 

@@ -133,10 +133,13 @@ def test_captured_passes_give_the_bits_of_eager_ones(
         target_model(make_hf(family).to(dtype), make_target().tokenizer, family) for _ in range(2)
     )
     found = passes(switched_on(model))
-    assert model.passes.capturing == SUPPORTED and model.passes.captured >= 3
-    assert all(map(torch.equal, found, passes(eager))) and eager.passes.captured == 0
+    assert model.passes.capturing == SUPPORTED
+    assert model.passes.captured >= 3
+    assert all(map(torch.equal, found, passes(eager)))
+    assert eager.passes.captured == 0
     assert all(map(torch.equal, passes(model), found))  # a second sequence in the same buffers
-    assert len(pools) >= 3 and set(pools) == {0}
+    assert len(pools) >= 3
+    assert set(pools) == {0}
 
 
 @pytest.mark.parametrize(
@@ -155,8 +158,10 @@ def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides
             step(packed, shape, length)[0] + decides(packed, length),
         )
     assert all(map(torch.equal, passes(model), passes(eager)))
-    assert len(said) == 1 and "other scores" in said[0]
-    assert model.passes.captured == 0 and "other scores" in model.passes.capturing.why
+    assert len(said) == 1
+    assert "other scores" in said[0]
+    assert model.passes.captured == 0
+    assert "other scores" in model.passes.capturing.why
 
 
 @pytest.fixture
@@ -191,7 +196,8 @@ def test_captured_passes_of_sliding_layers_attend_to_their_window_alone(
         assert torch.allclose(found[0], right, atol=2e-3, rtol=1e-3)
         model.keep(())
         ids.append(4)
-    assert model.passes.captured >= 1 and set(gathered) == {11 + 8}
+    assert model.passes.captured >= 1
+    assert set(gathered) == {11 + 8}
 
 
 @pytest.mark.parametrize("family", ["mistral-sliding", "gemma3-sliding"])
@@ -209,7 +215,8 @@ def test_captured_passes_of_several_texts_attend_to_their_windows_alone(
     drafters = separate_drafters(lambda: Scripted(drafts_of(truth, wrong=1)), 24)
     found = decode_batch(model, texts, drafters, 4, limits=lambda _: Limits(24, 24))
     assert outputs(found) == [truth[tuple(text)] for text in texts]
-    assert model.passes.captured >= 1 and gathered
+    assert model.passes.captured >= 1
+    assert gathered
 
 
 @pytest.mark.usefixtures("buffers_move")
@@ -227,7 +234,8 @@ def test_captures_are_dropped_when_the_buffers_move() -> None:
     assert model.passes.captured == 1
     with torch.inference_mode():
         eager, *_ = model._tree_pass(model.lay_out([(4, tree)]).packed, Shape(4, 512), model.length)
-    assert first.equal(again) and first.equal(eager)
+    assert first.equal(again)
+    assert first.equal(eager)
 
 
 def test_a_text_that_is_left_alone_is_captured_again() -> None:
@@ -266,7 +274,8 @@ def test_the_step_that_captures_teaches_no_cost() -> None:
 
     run = decode(switched_on(make_target()), Watching(lambda ids, b: chain([1, 2])), [5, 6, 7])
     shapes = run.model.passes.captured
-    assert shapes >= 1 and len(spent) == run.statistics.steps - shapes
+    assert shapes >= 1
+    assert len(spent) == run.statistics.steps - shapes
 
 
 @pytest.mark.parametrize("memory", [False, True])
@@ -288,7 +297,8 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(
 
     model.passes._capture = fail
     assert all(map(torch.equal, passes(model), passes(eager)))
-    assert model.passes.capturing.why == ("" if memory else "no capture here") and len(said) == 1
+    assert model.passes.capturing.why == ("" if memory else "no capture here")
+    assert len(said) == 1
     assert (model.passes.captured > 0) == memory == model.passes.captures
 
 
@@ -303,7 +313,8 @@ def test_shapes_are_captured_after_some_passes_in_one_pool_until_none_is_left(
         for took_longer in (True, True, True, False, False):
             held = model.forward(4, tree)
             assert model.passes.took_longer == took_longer
-    assert model.passes.captured == 2 and pools == [0, 0]
+    assert model.passes.captured == 2
+    assert pools == [0, 0]
     model.passes.forget()  # `held` lives on in the pool
     gc.collect()
     for _ in range(3):

@@ -88,11 +88,14 @@ def test_tokens_are_read_again_in_a_pass_of_their_own_where_there_are_many(
     for _ in range(4):  # the root and two are accepted, two are rejected
         model.forward(5, chain([1, 2, 3, 4]))
         model.keep((0, 1))
-    assert passes == [3, 5, 8, 6, 5, 8] and not model.took_longer
+    assert passes == [3, 5, 8, 6, 5, 8]
+    assert not model.took_longer
     model.forward(5, DraftTree())
-    assert passes[6:] == [7] and model.took_longer
+    assert passes[6:] == [7]
+    assert model.took_longer
     model.forward(5, DraftTree())
-    assert passes[7:] == [1] and not model.took_longer
+    assert passes[7:] == [1]
+    assert not model.took_longer
 
 
 @pytest.mark.parametrize("prompt", [prompts()[0], prompts()[-1]], ids=["one", "many"])
@@ -111,7 +114,9 @@ def test_memory_that_ends_within_a_chain_changes_no_token(name: str, prompt: lis
 
     layer.register_forward_hook(fails)
     run = decode(model, chained(expected, len(prompt)), prompt, max_tokens=24)
-    assert run.output == expected and left == [0] and run.statistics.accepted_tokens
+    assert run.output == expected
+    assert left == [0]
+    assert run.statistics.accepted_tokens
 
 
 @pytest.mark.parametrize(
@@ -132,7 +137,8 @@ def test_auto_grows_a_chain_where_a_context_wants_one() -> None:
         drafter = make_drafter("auto", DraftSettings())
         drafter.begin(Context(ids, outside=(tuple(ids),), vocabulary=20, chains=wanted))
         tree = drafter.propose(TokenLog(ids), Room(16)).tree
-        assert len(tree) > 3 and (tree.first_chain() is tree) == wanted
+        assert len(tree) > 3
+        assert (tree.first_chain() is tree) == wanted
 
 
 @given(st.data())
@@ -144,7 +150,8 @@ def test_the_first_chain_of_a_tree(data: st.DataObject) -> None:
     found, node, path = tree.first_chain(), ROOT, []
     while (node := next((i for i in range(tree.drafts) if parents[i] == node), None)) is not None:
         path.append(node)
-    assert found.tokens == tuple(path) and found.parents == chain(path).parents
+    assert found.tokens == tuple(path)
+    assert found.parents == chain(path).parents
     assert (found is tree) == (len(path) == size)
 
 

@@ -81,7 +81,9 @@ def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
     truth, text = run(model, make_drafter("none"), prompt, sampling, limits, rows)
     drafter = Guessing(free.output, seed)
     found, found_text = run(model, drafter, prompt, sampling, limits, rows)
-    assert found.output == truth.output and found_text == text and found.exact
+    assert found.output == truth.output
+    assert found_text == text
+    assert found.exact
     assert found.finish_reason == truth.finish_reason
     assert drafter.told == [*prompt, *found.output]
     assert found.statistics.steps <= truth.statistics.steps
@@ -109,7 +111,8 @@ def test_without_exact_the_same_drafts_change_tokens() -> None:
     """The model would show a row that counts though it is out of place."""
     different, _, _ = _divergences(None)
     none, passes, retracted = _divergences(ROWS)
-    assert different > 12 and none == 0
+    assert different > 12
+    assert none == 0
     assert passes < 24 * 40 / 1.5  # drafts are accepted
     assert retracted > 4
 
@@ -249,7 +252,8 @@ def test_a_rare_fault_of_experts_with_a_single_row_is_found(rows: int) -> None:
 
 
 def test_models_with_experts_are_told_by_their_parts() -> None:
-    assert has_experts(with_experts(0)) and not has_experts(make_hf("llama"))
+    assert has_experts(with_experts(0))
+    assert not has_experts(make_hf("llama"))
 
 
 def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
@@ -262,13 +266,17 @@ def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
         model.origin = Origin(weights)
         return said.of(lambda: is_exact(model, PassRows.fixed(8), 128))
 
-    assert found(rounded(make_hf("llama")), "") and found(rounded(make_hf("llama")), "")
+    assert found(rounded(make_hf("llama")), "")
+    assert found(rounded(make_hf("llama")), "")
     assert len(said.statuses) == 2
-    assert found(rounded(make_hf("llama")), "a") and found(rounded(make_hf("llama")), "a")
+    assert found(rounded(make_hf("llama")), "a")
+    assert found(rounded(make_hf("llama")), "a")
     assert len(said.statuses) == 3
     other = rounded(make_hf("llama"))
     Grouping(other)
-    assert found(other, "a") and not found(other, "b") and not found(other, "b")
+    assert found(other, "a")
+    assert not found(other, "b")
+    assert not found(other, "b")
     assert len(said.statuses) == 4
     monkeypatch.setattr("ngtcli.decoding.exactness.trials.gives_equal_bits", lambda *_: True)
     packed = small("llama", torch.float32)
@@ -294,7 +302,8 @@ def test_a_model_that_cannot_be_exact_is_refused_and_stays_as_it_is() -> None:
         assert hopeless.hf.config._attn_implementation == attention
     assert len(said.statuses) == 3  # passes of 1 to 36 rows, of 4 to 36, of 32
     assert said.of(lambda: exactness.numerics("auto", 32, 100)) == NOT_EXACT
-    assert not gives_equal_bits(hopeless, rows, 128) and len(said.statuses) == 3
+    assert not gives_equal_bits(hopeless, rows, 128)
+    assert len(said.statuses) == 3
 
 
 def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:
@@ -302,7 +311,8 @@ def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:
         done = ngt("config", "show", "--json", *words, cwd=tmp_path, **environ)
         return json.loads(done.stdout)["exact"]["value"]
 
-    assert shown() == "auto" and shown(NGT_EXACT="off") == "off"
+    assert shown() == "auto"
+    assert shown(NGT_EXACT="off") == "off"
     (tmp_path / "ngt.yaml").write_text("exact: on\n")  # YAML reads this as true
     assert shown() == "on"
 
@@ -317,7 +327,9 @@ def test_check_compares_exactly(tmp_path: Path) -> None:
     if b"cannot decode exactly" in done.stderr:
         pytest.skip("this machine's kernels give other bits in bfloat16")
     body = json.loads(done.stdout)
-    assert body["exact"] and body["identical"] == body["runs"] == 1
+    assert body["exact"]
+    assert body["identical"] == body["runs"] == 1
     Draft202012Validator(build("check")).validate(body)
     answer = ngt("summarize", *words, "--num-draft", "8", "-v", "--json")
-    assert json.loads(answer.stdout)["exact"] and b"Exact: " in answer.stderr
+    assert json.loads(answer.stdout)["exact"]
+    assert b"Exact: " in answer.stderr

@@ -123,9 +123,8 @@ class Rare(nn.Linear):
 
 def test_a_layer_that_seldom_shows_the_number_of_rows_is_found() -> None:
     layer = Rare(16, 24).double()
-    assert not layers_are_invariant(layer, [1, 2, 4, 36]) and layers_are_invariant(
-        layer, [4, 8, 36]
-    )
+    assert not layers_are_invariant(layer, [1, 2, 4, 36])
+    assert layers_are_invariant(layer, [4, 8, 36])
     for shape in ((2, 3, 4), (3, 4)):  # of experts, and of a layer of another kind
         unknown = nn.Module()
         unknown.experts = nn.Parameter(torch.zeros(shape))
@@ -147,9 +146,8 @@ class Router(nn.Module):
 
 def test_what_chooses_experts_is_tried_as_a_layer() -> None:
     router = Router(Rare(16, 24).double())
-    assert not layers_are_invariant(router, [1, 2, 4, 36]) and layers_are_invariant(
-        router, [4, 8, 36]
-    )
+    assert not layers_are_invariant(router, [1, 2, 4, 36])
+    assert layers_are_invariant(router, [4, 8, 36])
     router.other = nn.Parameter(torch.zeros(3, 4))
     assert not layers_are_invariant(router, [4, 8, 36])
 
@@ -298,10 +296,13 @@ def test_drafts_of_any_form_change_no_token_and_no_bit_of_a_kept_row(
     truth, text = run(model, make_drafter("none"), prompt, sampling, limits, numerics)
     kept = [states.clone() for states in model.cache.rows()]
     found, found_text = run(model, Guessing(truth.output, seed), prompt, sampling, limits, numerics)
-    assert found.output == truth.output and found_text == text and found.exact
+    assert found.output == truth.output
+    assert found_text == text
+    assert found.exact
     for one, other in zip(kept, model.cache.rows(), strict=True):
         same = min(one.shape[2], other.shape[2])
-        assert same >= length and torch.equal(one[:, :, :same], other[:, :, :same])
+        assert same >= length
+        assert torch.equal(one[:, :, :same], other[:, :, :same])
 
 
 @cache

@@ -26,7 +26,8 @@ CPU = torch.device("cpu")
 @given(st.integers(1, 2000))
 def test_a_pass_is_padded_to_the_next_size(device: str, rows: int) -> None:
     sizes = row_sizes(device, rows)
-    assert list(sizes) == sorted(set(sizes)) and sizes[0] == 1
+    assert list(sizes) == sorted(set(sizes))
+    assert sizes[0] == 1
     assert row_size(device, rows) == sizes[-1] >= rows
     assert all(size < rows for size in sizes[:-1])
     assert sizes == row_sizes(device, 4000)[: len(sizes)]
@@ -162,7 +163,8 @@ def test_rows_that_are_not_kept_yet_are_there_when_the_cache_grows() -> None:
     cache.reserve(9)
     cache.layers[0].write(PassPlan(torch.arange(9), range(9), range(9), 0), new, -new)
     cache.keep([[0, 1]])
-    assert cache.reserve(1000) and cache.length == 2
+    assert cache.reserve(1000)
+    assert cache.length == 2
     assert cache.layers[0].keys[:, :, :9].equal(new)
     assert cache.layers[0].values[:, :, :9].equal(-new)
 
@@ -182,10 +184,12 @@ def test_a_cache_that_has_no_memory_to_grow_is_as_it_was(monkeypatch: pytest.Mon
     with monkeypatch.context() as patched, pytest.raises(MemoryError):
         patched.setattr(torch.Tensor, "new_zeros", new_zeros)
         model.prefill([5] * 400)
-    assert model.cache.capacity == places and model.length == 200
+    assert model.cache.capacity == places
+    assert model.length == 200
     assert model.forward(3, tree).equal(scores)
     model.prefill([5] * 400)  # there is memory again
-    assert model.length == 600 and torch.isfinite(model.forward(3, tree)).all()
+    assert model.length == 600
+    assert torch.isfinite(model.forward(3, tree)).all()
 
 
 def test_a_new_sequence_finds_the_buffers_empty_and_in_place() -> None:
@@ -196,6 +200,7 @@ def test_a_new_sequence_finds_the_buffers_empty_and_in_place() -> None:
     with torch.inference_mode():
         keys[:, :, :3] = float("nan")
     model.start(100)
-    assert model.cache.layers[0].keys is keys and not keys.any()
+    assert model.cache.layers[0].keys is keys
+    assert not keys.any()
     prompt = prompts(1)[0]
     assert plain(model, prompt) == plain(make_target(), prompt)

@@ -43,5 +43,6 @@ def test_a_pipe_is_not_blank_and_not_the_document_as_well() -> None:
         (["-", "-d", "-"], b"x", 2, b"both standard input"),
     ):
         done = ngt("generate", *words, stdin=stdin)
-        assert (done.returncode, done.stdout) == (code, b"") and told in done.stderr
+        assert (done.returncode, done.stdout) == (code, b"")
+        assert told in done.stderr
         assert done.stderr.count(b"\n") == 2

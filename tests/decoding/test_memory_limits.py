@@ -89,7 +89,8 @@ def test_chunks_that_do_not_fit_are_read_in_halves_and_keep_what_was_read() -> N
         context = Context(PROMPT, outside=(tuple(PROMPT),))
         drafter, told_at = make_drafter("none"), lambda at, total, found=found: found.append(at)
         run = Run(model, drafter, context, GREEDY, Limits(8), progress=told_at)
-        assert run.finish().output == wanted and found == told
+        assert run.finish().output == wanted
+        assert found == told
 
 
 class Greedy(Head):
@@ -114,7 +115,8 @@ def test_heads_without_memory_for_a_chunk_stay_in_step() -> None:
     model, head = long_model(), Greedy()
     heads = HeadRows([head])
     prefill_prompt(model, PROMPT[:-1], LONG + 8, lambda _: None, reader=heads)
-    assert heads.follow(PROMPT) and head.read_rows[-1] == (LONG - 2, PROMPT[-1])
+    assert heads.follow(PROMPT)
+    assert head.read_rows[-1] == (LONG - 2, PROMPT[-1])
     assert head.read_rows == [*enumerate(PROMPT[1:])][head.read_rows[0][0] :]
 
 
@@ -131,7 +133,8 @@ def test_a_draft_that_does_not_fit_is_halved_and_later_ones_are_no_larger() -> N
     starved(model, ERRORS[2], lambda rows, length: length > 0 and rows > 8)
     run = decode(model, Scripted(propose), prompt, num_draft=16)
     assert run.output == truth
-    assert sizes[0] == 16 and set(sizes[1:]) == {4}
+    assert sizes[0] == 16
+    assert set(sizes[1:]) == {4}
     assert run.statistics.mean_acceptance_length > 3
 
 
@@ -180,7 +183,8 @@ def test_a_prompt_that_does_not_fit_is_told_with_what_was_read() -> None:
     with pytest.raises(ContextOverflowError) as caught:
         plain(model, PROMPT)
     message = f"out of memory after 1984 of the prompt's {LONG} tokens"
-    assert str(caught.value) == message and model.length == 0
+    assert str(caught.value) == message
+    assert model.length == 0
 
 
 def test_buffers_that_do_not_fit_are_told() -> None:
@@ -234,7 +238,9 @@ def test_a_checkpoint_that_does_not_fit_gets_a_line_with_what_would(
 
     assert words(4 * count, torch.float32) == ""
     both = words(4 * count - 1, torch.float32)
-    assert "in float32" in both and "--quantize int8 takes" in both and "--dtype bfloat16" in both
+    assert "in float32" in both
+    assert "--quantize int8 takes" in both
+    assert "--dtype bfloat16" in both
     assert "bfloat16" not in words(2 * count - 1, torch.float32)
     assert words(2 * count, "auto") == "" != words(2 * count - 1, "auto")
     assert "--quantize" not in words(2 * count - 1, "auto", device="cuda")

@@ -98,7 +98,8 @@ def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     for free in [*range(0, 40 * least, 4 * least), GB]:
         has(monkeypatch, free)
         for name, need in by_form(needs_of(folder, "cpu")).items():
-            assert need.tokens is not None and need.cache_bytes is not None
+            assert need.tokens is not None
+            assert need.cache_bytes is not None
             assert last.get(name, 0) <= need.tokens <= 32768
             last[name] = need.tokens
             if not need.tokens:
@@ -112,7 +113,8 @@ def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert set(last.values()) == {32768}
     has(monkeypatch, None)
     found = needs_of(folder, "cpu")
-    assert {need.tokens for need in found.forms} == {None} and "fit" not in str(found.forms[0])
+    assert {need.tokens for need in found.forms} == {None}
+    assert "fit" not in str(found.forms[0])
     assert not any("free" in line for line in found.facts["memory"])
 
 
@@ -197,7 +199,9 @@ def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     assert told[at][1].startswith(f"{tmp_path}: 6.1 million parameters in bfloat16, 4,096 tokens")
     shown, code = in_terminal(*given, columns=60, NO_COLOR="1")
     lines = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
-    assert code == 0 and max(map(len, lines)) <= 60 and "tokens fit" in " ".join(shown.split())
+    assert code == 0
+    assert max(map(len, lines)) <= 60
+    assert "tokens fit" in " ".join(shown.split())
     body = json.loads(ngt("env", "-v", "--json", NGT_MODEL=str(tmp_path)).stdout)
     Draft202012Validator(build("env")).validate(body)
     assert body["model"]["forms"][0]["tokens"] == 4096
@@ -205,7 +209,9 @@ def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     assert own["name"] == "builtin" and own["dtype"] == "float32"  # as it is computed
     assert "model" not in json.loads(ngt("env", "--json").stdout)
     wrong = ngt("env", "-v", "-m", str(tmp_path / "nothing"))
-    assert wrong.returncode == 4 and b"no such folder" in wrong.stderr and not wrong.stdout
+    assert wrong.returncode == 4
+    assert b"no such folder" in wrong.stderr
+    assert not wrong.stdout
 
 
 def test_env_says_what_it_knows_of_a_model_that_cannot_be_asked_for(tmp_path: Path) -> None:
@@ -232,7 +238,8 @@ def test_env_names_the_device_though_a_model_cannot_be_asked_for(
     monkeypatch.setattr(about.metadata, "version", lambda name: build.get(name, "1.0"))
     monkeypatch.setattr(about, "pick_device", lambda wanted: {"auto": "mps"}[wanted])
     body = json.loads(ngt("env", "-v", "-m", "maker/Large-8B", "--json").stdout)
-    assert body["device"] == "mps" and body["unreachable"]
+    assert body["device"] == "mps"
+    assert body["unreachable"]
     assert "ngt env -v" in json.loads(ngt("env", "--json").stdout)["device"]
 
 
@@ -242,7 +249,8 @@ def test_env_asks_no_torch_for_cpus_when_a_model_cannot_be_asked_for(
     monkeypatch.setattr(about.metadata, "version", lambda name: "2.9.1+cpu")
     monkeypatch.setattr(about, "pick_device", None)
     body = json.loads(ngt("env", "-v", "-m", "maker/Large-8B", "--json").stdout)
-    assert body["device"] == "cpu" and body["unreachable"]
+    assert body["device"] == "cpu"
+    assert body["unreachable"]
 
 
 def test_of_a_hubs_model_no_weights_are_read(tmp_path: Path) -> None:
@@ -251,12 +259,14 @@ def test_of_a_hubs_model_no_weights_are_read(tmp_path: Path) -> None:
         done = hub.run(tmp_path, "env", "-v", "-m", ID)
         assert done.returncode == 0, done.stderr
         got = hub.got()
-        assert "config.json" in got and not {WEIGHTS, *OTHERS} & {*got}
+        assert "config.json" in got
+        assert not {WEIGHTS, *OTHERS} & {*got}
         size = f"({len(files[WEIGHTS]) / 1e6:.0f} MB)"
         assert f"download\tngt models pull {ID} {size}\n" in done.stdout
         assert hub.run(tmp_path, "models", "pull", ID).returncode == 0
         again = hub.run(tmp_path, "env", "-v", "-m", ID)
-        assert "models pull" not in again.stdout and f"model\t{ID}: 6.1" in again.stdout
+        assert "models pull" not in again.stdout
+        assert f"model\t{ID}: 6.1" in again.stdout
         unknown = hub.run(tmp_path, "env", "-m", "maker/Other")
         assert unknown.returncode == 4
         assert "no such model on the hub" in unknown.stderr

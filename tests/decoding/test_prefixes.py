@@ -147,7 +147,8 @@ def test_rows_that_were_kept_are_those_of_a_fresh_prefill(
     assert read(model, OTHER, DISK, rows) == [CHUNK, 2 * CHUNK] and found()  # from the cache
     assert read(model, IDS[1:], rows=rows)[0] == 0
     assert read(model, OTHER, rows=rows) == [2 * CHUNK] and found()  # from memory
-    assert model.reused.from_disk == 0 < model.reused.seconds and model.reused.read_s > 0
+    assert model.reused.from_disk == 0 < model.reused.seconds
+    assert model.reused.read_s > 0
     anew(model)
     assert read(model, OTHER, DISK, rows) == [2 * CHUNK] and found()  # from disk
     assert model.reused.from_disk == model.reused.tokens == 2 * CHUNK
@@ -280,9 +281,11 @@ def test_memory_is_bounded_and_ends_of_prompts_go_first(
     assert read(model, IDS) == [CHUNK, 2 * CHUNK]
     assert model.prefixes._bytes <= 3 * size
     free[0] = 0
-    assert read(model, others[0])[0] == 0 and read(model, IDS)[0] == 0
+    assert read(model, others[0])[0] == 0
+    assert read(model, IDS)[0] == 0
     monkeypatch.setattr(module, "free_memory", lambda _: None)
-    assert read(model, others[0])[0] == 0 and read(model, IDS) == [2 * CHUNK]
+    assert read(model, others[0])[0] == 0
+    assert read(model, IDS) == [2 * CHUNK]
 
 
 def files() -> list[Path]:
@@ -291,13 +294,16 @@ def files() -> list[Path]:
 
 def test_what_is_written_is_the_users_alone_and_bounded(model: TargetModel) -> None:
     read(model, IDS, DISK)
-    assert not files() and model.prefixes.store(model.cache) > 0
-    assert len(files()) == 2 and {path.stat().st_mode & 0o777 for path in files()} == {0o600}
+    assert not files()
+    assert model.prefixes.store(model.cache) > 0
+    assert len(files()) == 2
+    assert {path.stat().st_mode & 0o777 for path in files()} == {0o600}
     assert model.prefixes.store(model.cache) == 0  # they are there
     store = next(store for store in STORES if store.name == "prefixes")
     assert measure_stores([store])[0].bytes > 2 * model.cache.bytes_of(CHUNK)
     cache_module.evict(files()[0].stat().st_size)
-    assert len(files()) == 1 and read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
+    assert len(files()) == 1
+    assert read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +319,8 @@ def test_nothing_is_written_where_it_is_not_worth_it(
     model: TargetModel, cache_policy: CachePolicy
 ) -> None:
     read(model, IDS, cache_policy)
-    assert model.prefixes.store(model.cache) == 0 and read(model, OTHER, cache_policy)
+    assert model.prefixes.store(model.cache) == 0
+    assert read(model, OTHER, cache_policy)
     assert not files()
 
 
@@ -439,7 +446,8 @@ def test_prompts_about_the_same_documents_begin_alike() -> None:
     commands += [("ask", "Who?", *documents, "-p", "chat"), ("summarize", *paths)]
     found = [ids(*words) for words in commands]
     same = len(os.path.commonprefix(found))
-    assert same > 800 and all(same > len(one) - 40 for one in found)
+    assert same > 800
+    assert all(same > len(one) - 40 for one in found)
 
 
 def test_a_second_command_reads_only_what_is_new(
@@ -456,12 +464,16 @@ def test_a_second_command_reads_only_what_is_new(
         return done.stdout, " ".join(done.stderr.decode().split())
 
     first, words = told("--set", "keep_documents=on")
-    assert "read before" not in words and files()
+    assert "read before" not in words
+    assert files()
     second, words = told()
-    assert second == first and "tokens read before, from disk in" in words
+    assert second == first
+    assert "tokens read before, from disk in" in words
     assert "read before" not in told("--set", "keep_documents=off")[1]
-    assert ngt("cache", "clear", "prefixes").returncode == 0 and not files()
-    assert "read before" not in told()[1] and not files()
+    assert ngt("cache", "clear", "prefixes").returncode == 0
+    assert not files()
+    assert "read before" not in told()[1]
+    assert not files()
 
 
 def test_what_cannot_be_kept_for_lack_of_room_is_told_where_it_was_asked_for(
@@ -487,7 +499,8 @@ def test_a_batch_writes_its_last_prompt_too(tmp_path: Path) -> None:
     text = "".join(f"Ship {i} came into the harbour with salt.\n" for i in range(40))
     (tmp_path / "in").write_text(json.dumps({"context": text}))
     words = ("batch", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--max-tokens", "3")
-    assert ngt(*words, "--method", "none").returncode == 0 and not files()
+    assert ngt(*words, "--method", "none").returncode == 0
+    assert not files()
     assert ngt(*words, "--set", "keep_documents=on", "--restart").returncode == 0
     assert files()
 
@@ -503,4 +516,5 @@ def test_models_that_keep_nothing_say_why() -> None:
     rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     longer = as_target(make_hf("llama", rope_parameters=rope))
     longer.keep_prefixes(memory=True)
-    assert longer.prefixes is None and "texts before" in longer.prefix_caching.why
+    assert longer.prefixes is None
+    assert "texts before" in longer.prefix_caching.why

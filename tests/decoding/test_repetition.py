@@ -40,7 +40,8 @@ def test_it_is_seen_at_the_first_token_at_which_the_rule_holds(
     ids = [rng.randrange(5) for _ in range(before)] + loop * (400 // period + times)
     watch = Repetition(times)
     at = next((i for i, token in enumerate(ids) if watch.push(token)), None)
-    assert at is not None and repeats(ids[: at + 1], times)
+    assert at is not None
+    assert repeats(ids[: at + 1], times)
     assert not any(repeats(ids[:i], times) for i in range(at + 1) if i % 7 == 0 or i == at)
 
 

@@ -205,7 +205,8 @@ def test_any_bytes_are_phrases_or_a_damaged_file(tmp_path: Path) -> None:
 def test_what_ships_is_phrases_of_several_texts_in_less_than_4_mb() -> None:
     phrases = read_phrases(SHIPPED["english"])
     assert SHIPPED["english"].stat().st_size <= MOST_PACKED
-    assert len(phrases) > 300_000 and len(phrases.rows) == LONGEST
+    assert len(phrases) > 300_000
+    assert len(phrases.rows) == LONGEST
     rows, _ = phrases.rows[2]
     fact = [phrases.words.index(word) for word in (" the", " fact", " that")]
     assert (rows == fact).all(1).any()
@@ -286,7 +287,8 @@ def test_what_ships_is_made_once_and_stored_complete(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ship_few_phrases(monkeypatch, tmp_path)
-    assert load_background(persist=False)[0] is not None and not list_files(BACKGROUNDS)
+    assert load_background(persist=False)[0] is not None
+    assert not list_files(BACKGROUNDS)
     first, messages, words = load_background()
     assert first is not None
     assert words == "Background: english."
@@ -340,7 +342,8 @@ def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path:
     path = background_path("english", load_tokenizer("builtin").fingerprint)
     path.write_bytes(path.read_bytes()[:100])
     second, messages, _ = load_background()
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert len(messages) == 1
     check_equal(second, first)
     assert load_background()[1] == []
@@ -361,7 +364,9 @@ def test_another_background_is_an_error_that_names_predict() -> None:
         ["ask", "Who?", "-d", HARBOUR, "--set", "background=english,mine"],
     ):
         done = ngt(*command)
-        assert done.returncode == 2 and b"--predict" in done.stderr and not done.stdout
+        assert done.returncode == 2
+        assert b"--predict" in done.stderr
+        assert not done.stdout
     assert load_background("none") == (None, [], "")
 
 

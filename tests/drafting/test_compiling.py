@@ -87,8 +87,10 @@ def test_the_first_answer_is_drafted_by_prompt_lookup_and_has_the_same_tokens(
     pid = compiling_process(empty_store)
     assert pid is not None  # it outlives the run
     answer = json.loads(first.stdout)
-    assert answer["method"] == "auto" and answer["drafted_by"] == "prompt-lookup"
-    assert answer["statistics"]["drafted_tokens"] and "policy" not in answer
+    assert answer["method"] == "auto"
+    assert answer["drafted_by"] == "prompt-lookup"
+    assert answer["statistics"]["drafted_tokens"]
+    assert "policy" not in answer
     forget(monkeypatch)
     later_run = ngt(*ASK)
     assert b"compiled" not in later_run.stderr  # it was said where it began
@@ -98,8 +100,10 @@ def test_the_first_answer_is_drafted_by_prompt_lookup_and_has_the_same_tokens(
     end(empty_store)
     monkeypatch.undo()  # what the other tests have compiled
     later = json.loads(ngt(*ASK).stdout)
-    assert later["drafted_by"] == "auto" and "policy" in later
-    assert first.returncode == 0 and answer["text"] == second["text"] == later["text"]
+    assert later["drafted_by"] == "auto"
+    assert "policy" in later
+    assert first.returncode == 0
+    assert answer["text"] == second["text"] == later["text"]
 
 
 @needs_proc
@@ -108,9 +112,11 @@ def test_a_process_that_is_killed_is_started_again_a_few_times(empty_store: Path
     for _ in range(compiling.MAX_ATTEMPTS):
         assert compiling.begin()
         pid = compiling_process(empty_store)
-        assert pid is not None and pid not in seen
+        assert pid is not None
+        assert pid not in seen
         seen.add(pid)
-        assert compiling.begin() and compiling_process(empty_store) == pid
+        assert compiling.begin()
+        assert compiling_process(empty_store) == pid
         end(empty_store)
         assert compiling._State.process is not None
         compiling._State.process.wait()
@@ -138,7 +144,8 @@ def test_where_nothing_can_be_stored_one_process_compiles_for_the_run(
     process = compiling._State.process
     assert process is not None
     try:
-        assert process.poll() is None and not compiling.is_ready()
+        assert process.poll() is None
+        assert not compiling.is_ready()
     finally:
         process.kill()
         process.wait()
@@ -234,7 +241,8 @@ def test_what_is_marked_as_compiled_is_so_for_these_versions(
 ) -> None:
     assert not compiled.is_ready("some")
     compiled.mark_ready("some")
-    assert compiled.is_ready("some") and not compiled.is_ready("other")
+    assert compiled.is_ready("some")
+    assert not compiled.is_ready("other")
     monkeypatch.setattr(compiled, "_machine", lambda: "with other instructions")
     assert not compiled.is_ready("some")
 
@@ -247,7 +255,8 @@ def test_other_methods_need_no_stand_in(monkeypatch: pytest.MonkeyPatch) -> None
         spec = parse_method(name, settings)
         assert spec.available() is spec
     available = parse_method("auto:num_draft=9", settings).available()
-    assert available.name == "prompt-lookup" and available.settings.num_draft == 9
+    assert available.name == "prompt-lookup"
+    assert available.settings.num_draft == 9
     monkeypatch.setattr(compiling, "begin", lambda stays: False)
     assert parse_method("auto", settings).available().name == "auto"
 
@@ -305,4 +314,5 @@ def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
     assert {answer.drafted_by for answer in plain} == {"auto"}
     assert sorted(a.text for a in mixed) == sorted(a.text for a in plain)
     remarks = [e.text for e in said if isinstance(e, Message) and e.kind == "remark"]
-    assert len(remarks) == 1 and "Drafting code is being compiled in the background" in remarks[0]
+    assert len(remarks) == 1
+    assert "Drafting code is being compiled in the background" in remarks[0]

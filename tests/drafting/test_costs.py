@@ -113,11 +113,13 @@ def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> 
     stored = trial.load()
     session.memory.load()
     found = session.memory.costs
-    assert found is not None and found.at_length(0).by_rows() == MEASURED
+    assert found is not None
+    assert found.at_length(0).by_rows() == MEASURED
     session.drafter("auto")
     found.at_length(0).learn(8, 0.2)
     session.save()
-    assert trial.load() == stored and said == []
+    assert trial.load() == stored
+    assert said == []
 
 
 def test_costs_that_a_busy_machine_measured_are_measured_again_by_the_next_run(
@@ -159,10 +161,12 @@ def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learn
     session = tiny_session(told, persist=False)
     first = session.with_settings(session.settings.replace(method="auto", num_draft=4))
     second = session.with_settings(session.settings.replace(method="auto", num_draft=8))
-    assert session.settings == TINY_SETTINGS and first.settings.drafting.num_draft == 4
+    assert session.settings == TINY_SETTINGS
+    assert first.settings.drafting.num_draft == 4
     assert first.model is second.model is session.model
     drafters = [s.drafter() for s in (first, second)]
-    assert drafters[0] is not drafters[1] and drafters[0] is first.drafter()
+    assert drafters[0] is not drafters[1]
+    assert drafters[0] is first.drafter()
     assert first.memory.costs is second.memory.costs is not None  # measured once
     assert first.memory.pool is not second.memory.pool
     assert first.memory.background is second.memory.background  # as they are not stored

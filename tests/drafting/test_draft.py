@@ -59,7 +59,8 @@ def test_ancestors_are_those_found_by_climbing(tree: DraftTree) -> None:
 def test_a_cut_tree_keeps_whole_paths(tree: DraftTree, depth: int, nodes: int) -> None:
     small = tree.cut(depth, nodes)
     check_tree(small)
-    assert len(small) <= nodes and max(small.depths(), default=0) <= depth
+    assert len(small) <= nodes
+    assert max(small.depths(), default=0) <= depth
     assert paths(small) <= paths(tree)
 
 
@@ -220,7 +221,8 @@ def test_of_the_rows_that_are_left_probes_have_the_first_claim_if_all_fit(
     tree = replace(tree, probes=min(probes, len(tree)))
     cut = tree.cut(99, nodes, 99, rows)
     check_tree(cut)
-    assert len(cut) <= rows and cut.drafts <= nodes
+    assert len(cut) <= rows
+    assert cut.drafts <= nodes
     assert cut.probes <= tree.probes
     assert len(tree) > rows or cut == tree.cut(99, nodes, 99)
 

@@ -167,7 +167,8 @@ def test_a_method_of_heads_alone_believes_them_whatever_comes() -> None:
     for at in range(100):
         tree = followed.propose(4)
         followed.emit([at])
-    assert len(tree) and drafter.tallies.escape[_HEADS:].max() == pytest.approx(CONFIG.min_escape)
+    assert len(tree)
+    assert drafter.tallies.escape[_HEADS:].max() == pytest.approx(CONFIG.min_escape)
 
 
 def test_a_head_that_does_not_pay_is_asked_less_and_less_and_one_that_pays_always() -> None:
@@ -178,7 +179,8 @@ def test_a_head_that_does_not_pay_is_asked_less_and_less_and_one_that_pays_alway
                 asked += 1
                 use.took(0.002)
                 use.learn(1.0, predicted)
-        assert asked <= most and (asked == 400) == (most == 400)
+        assert asked <= most
+        assert (asked == 400) == (most == 400)
 
 
 @pytest.mark.parametrize("first_s", [0.05, 0.4])
@@ -205,7 +207,9 @@ def test_a_head_that_was_dear_for_a_while_is_asked_again() -> None:
                 asked[phase] += 1
                 use.took(seconds)
                 use.learn(1.0, 0.8)
-    assert asked[0] == 2000 and asked[1] < 200 and asked[2] > 1000
+    assert asked[0] == 2000
+    assert asked[1] < 200
+    assert asked[2] > 1000
 
 
 def test_without_known_costs_a_head_is_always_asked() -> None:

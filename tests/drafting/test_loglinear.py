@@ -153,7 +153,8 @@ def test_learned_weights_reach_the_next_answer_and_the_pool() -> None:
     followed.close()
     learned = drafter.weights.factors.copy()
     assert (learned != first_weights()[0]).any()
-    assert pool.factors is not None and pool.factors.tolist() == learned.tolist()
+    assert pool.factors is not None
+    assert pool.factors.tolist() == learned.tolist()
     drafter.begin(Context([1, 2]))
     assert drafter.weights.factors.tolist() == learned.tolist()
     assert Auto(DraftSettings(pool=pool)).weights.factors.tolist() == learned.tolist()
@@ -166,22 +167,26 @@ def test_an_answer_without_the_stage_leaves_its_weights_in_the_pool() -> None:
     followed.emit([1, 2, 3])
     followed.close()
     assert pool.predicted is not None
-    assert pool.factors is not None and (pool.factors == 2.0).all()
-    assert pool.squares is not None and (pool.squares == 3.0).all()
+    assert pool.factors is not None
+    assert (pool.factors == 2.0).all()
+    assert pool.squares is not None
+    assert (pool.squares == 3.0).all()
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (SIZE, SIZE - 1), (SIZE + 1, SIZE + 1)])
 def test_stored_weights_of_other_cells_are_left_alone(sizes: tuple[int, int]) -> None:
     weights = StageWeights(neutral_weights())
     weights.restore(np.full(sizes[0], 2.0), np.full(sizes[1], 2.0))
-    assert (weights.factors == 1.0).all() and (weights.squares == 0.0).all()
+    assert (weights.factors == 1.0).all()
+    assert (weights.squares == 0.0).all()
 
 
 def test_a_private_text_teaches_the_weights_of_others_nothing() -> None:
     batch = DrafterBatch(DraftSettings(pool=Pool()))
     public, private = (batch.begin([1, 2, 3, 1, 2], private=p) for p in (False, True))
     private.emit([3, 1, 2, 3, 1, 2])
-    assert isinstance(public.drafter, Auto) and isinstance(private.drafter, Auto)
+    assert isinstance(public.drafter, Auto)
+    assert isinstance(private.drafter, Auto)
     assert (private.drafter.weights.factors != first_weights()[0]).any()
     assert (public.drafter.weights.factors == first_weights()[0]).all()
 
@@ -205,8 +210,10 @@ def test_the_fitted_weights_are_those_of_the_features() -> None:
         feature.name: feature.shape for feature in FEATURES
     }
     factors, squares = first_weights()
-    assert (factors > 0.0).all() and (factors != 1.0).any()
-    assert (squares >= 0.0).all() and np.isfinite(first_weights()).all()
+    assert (factors > 0.0).all()
+    assert (factors != 1.0).any()
+    assert (squares >= 0.0).all()
+    assert np.isfinite(first_weights()).all()
     assert StageWeights(first_weights()).factors.tolist() == factors.tolist()
 
 
@@ -219,7 +226,8 @@ def test_a_feature_of_other_cells_than_were_fitted_begins_with_neutral_weights(
     monkeypatch.setattr(stage_weights, "FITTED", tmp_path / "weights.json")
     factors, squares = first_weights.__wrapped__()
     cells = STARTS[1]  # of the first feature
-    assert (factors[:cells] == 1.0).all() and (squares[:cells] == 0.0).all()
+    assert (factors[:cells] == 1.0).all()
+    assert (squares[:cells] == 0.0).all()
     assert factors[cells:].tolist() == first_weights()[0, cells:].tolist()
 
 

@@ -258,7 +258,8 @@ def test_rest_drafts_the_most_frequent_continuations(
     tree = DrafterRun(drafter, Context(ids, tokenizer="print")).propose(budget)
     check_tree(tree)
     expected = naive_rest(documents, ids, budget, span, k, long, choices, cut)
-    assert paths(tree) == set(expected) and len(tree) == len(expected)
+    assert paths(tree) == set(expected)
+    assert len(tree) == len(expected)
 
 
 def test_rest_without_its_datastore_says_what_to_build() -> None:

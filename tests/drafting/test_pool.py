@@ -67,7 +67,8 @@ def test_the_name_of_a_person_in_the_prompt_is_not_kept_and_common_words_are() -
     answer = tokenizer.encode(" In short, the amount that Mr John Smith of Cork gave is 4,711.")
     pool = Pool()
     kept = "|".join(tokenizer.decode(run.tolist()) for run in pool.add(answer, prompt, background))
-    assert "In short" in kept and "amount" in kept
+    assert "In short" in kept
+    assert "amount" in kept
     assert not [name for name in ("John", "Smith", "Cork", "4,711", "711") if name in kept]
 
 
@@ -103,14 +104,17 @@ def test_a_pool_is_stored_and_the_answers_of_two_sessions_add_up(tmp_path: Path)
     one, other = tallied([[1, 2, 3]]), tallied([[4, 5]])
     save_pool(path, one, "tiny", 97)
     found = load_pool(path, 97, 100, False)
-    assert found.predicted is not None and found.predicted.tolist() == [1.5] * 6
+    assert found.predicted is not None
+    assert found.predicted.tolist() == [1.5] * 6
     save_pool(path, other, "tiny", 97)
     save_pool(path, one, "tiny", 97)  # nothing new in it
-    assert contents(path) == [[1, 2, 3], [4, 5]] and contents(path, 4) == [[4, 5]]
+    assert contents(path) == [[1, 2, 3], [4, 5]]
+    assert contents(path, 4) == [[4, 5]]
     other.reached = np.full(6, 5.0)
     save_pool(path, other, "tiny", 97)  # its tallies are the last ones
     found = load_pool(path, 97, 100, False)
-    assert found.reached is not None and found.reached.tolist() == [5.0] * 6
+    assert found.reached is not None
+    assert found.reached.tolist() == [5.0] * 6
 
 
 def test_a_pool_without_weights_leaves_those_in_the_file(tmp_path: Path) -> None:
@@ -119,8 +123,10 @@ def test_a_pool_without_weights_leaves_those_in_the_file(tmp_path: Path) -> None
     save_pool(path, learned, "tiny", 97)
     save_pool(path, tallied([[4, 5]]), "tiny", 97)
     found = load_pool(path, 97, 100, False)
-    assert found.factors is not None and found.factors.tolist() == [2.0] * 4
-    assert found.squares is not None and found.squares.tolist() == [3.0] * 4
+    assert found.factors is not None
+    assert found.factors.tolist() == [2.0] * 4
+    assert found.squares is not None
+    assert found.squares.tolist() == [3.0] * 4
 
 
 def test_tallies_of_millions_of_tokens_are_stored_with_what_they_say(tmp_path: Path) -> None:
@@ -128,8 +134,11 @@ def test_tallies_of_millions_of_tokens_are_stored_with_what_they_say(tmp_path: P
     pool.predicted, pool.reached = np.full(6, 3e6), np.full(6, 12e6)
     save_pool(path, pool, "tiny", 97)
     found = load_pool(path, 97, 100, False)
-    assert found.predicted is not None and found.reached is not None and contents(path)
-    assert np.allclose(found.predicted / found.reached, 0.25) and found.reached.min() > 1e6
+    assert found.predicted is not None
+    assert found.reached is not None
+    assert contents(path)
+    assert np.allclose(found.predicted / found.reached, 0.25)
+    assert found.reached.min() > 1e6
 
 
 def learn_often(path: Path, number: int) -> None:
@@ -201,8 +210,10 @@ def test_clear_takes_links_to_nowhere_along_and_leaves_folders(own_home: Path) -
     folder = pool_path("print", "other")
     folder.mkdir()
     done = CliRunner().invoke(app, ["cache", "clear", "pools", "--json"])
-    assert done.exit_code == 0 and json.loads(done.stdout)["files"] == 1
-    assert not path.is_symlink() and folder.is_dir()
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["files"] == 1
+    assert not path.is_symlink()
+    assert folder.is_dir()
 
 
 def test_a_single_token_is_not_kept_for_nothing_follows_it() -> None:

@@ -55,7 +55,8 @@ def emitted(answer: Sequence[int], predicted: Sequence[int], pool: Pool | None =
 
 def test_an_answer_as_predicted_is_drafted_from_its_first_token() -> None:
     steps = emitted(WORDS, WORDS)
-    assert steps[0] > 8 and sum(steps) / len(steps) > 14
+    assert steps[0] > 8
+    assert sum(steps) / len(steps) > 14
     assert sum(emitted(WORDS, ())) / len(emitted(WORDS, ())) < 1.5
 
 
@@ -130,10 +131,12 @@ def test_the_tokens_are_the_same_and_the_counts_add_up(
         assert [t.id for t in answer.tokens] == [t.id for t in plain.tokens]
         s = answer.statistics
         accepted, rejected = s.accepted_prediction_tokens, s.rejected_prediction_tokens
-        assert accepted is not None and rejected is not None
+        assert accepted is not None
+        assert rejected is not None
         assert accepted == sum(token.origin == PREDICTED for token in answer.tokens)
         assert accepted + rejected == sum(step.predicted for step in answer.steps)
-        assert rejected >= 0 and accepted + rejected <= s.drafted_tokens
+        assert rejected >= 0
+        assert accepted + rejected <= s.drafted_tokens
         if prediction == plain.text:
             assert accepted > s.new_tokens / 2 > 8
             assert s.mean_acceptance_length > 8
@@ -146,14 +149,16 @@ def test_a_prediction_is_of_the_answer_however_long_texts_are_read(
 ) -> None:
     text = ended(resident, asked(method="none", overflow=overflow)).text
     answer = ended(resident, asked(text, overflow=overflow))
-    assert answer.text == text and answer.statistics.accepted_prediction_tokens
+    assert answer.text == text
+    assert answer.statistics.accepted_prediction_tokens
 
 
 @pytest.mark.parametrize("method", ["trie", "llma"])
 def test_other_methods_draft_from_it_as_from_a_document(resident: Resident, method: str) -> None:
     text = "Nobody saved the town. " + ended(resident, asked(method="none")).text
     with_it, without = (ended(resident, asked(p, method=method)) for p in (text, ""))
-    assert with_it.text == without.text and with_it.statistics.steps <= without.statistics.steps
+    assert with_it.text == without.text
+    assert with_it.statistics.steps <= without.statistics.steps
     assert with_it.statistics.accepted_prediction_tokens is None
 
 
@@ -219,8 +224,11 @@ def test_a_file_that_is_no_text_is_an_error(
         path.write_bytes(content)
     done = ngt("generate", "Go on.", "--predict", str(path))
     first, second, *more = done.stderr.decode().splitlines()
-    assert done.returncode == 3 and not more and not done.stdout
-    assert f"--predict {path}: " in first and what.lower() in first.lower()
+    assert done.returncode == 3
+    assert not more
+    assert not done.stdout
+    assert f"--predict {path}: " in first
+    assert what.lower() in first.lower()
     assert second.strip() == "Name a text file of at most 1 MB."
 
 

@@ -185,7 +185,9 @@ def test_a_tree_has_the_likeliest_paths_and_masks_below_some() -> None:
     check_tree(tree)
     masked = {tree.parents[i] for i in range(30, len(tree)) if tree.parents[i] < 30}
     below = {tuple(path(tree, node, guessed)) for node in masked}
-    assert below == {(), *every[:4]} and tree.drafts == 30 and tree.probes == 15
+    assert below == {(), *every[:4]}
+    assert tree.drafts == 30
+    assert tree.probes == 15
 
 
 def path(tree: DraftTree, node: int, guessed: Guessed) -> list[int]:
@@ -217,7 +219,8 @@ def test_masks_share_the_rows_of_exact_passes(rows: PassRows) -> None:
     context = Context(prompt, vocabulary=VOCABULARY)
     limits = Limits(22, rows.max - 1)
     run = Run(model, drafter, context, GREEDY, limits, numerics=Numerics(rows)).finish()
-    assert run.exact and run.output == plain(model, prompt, max_tokens=22)
+    assert run.exact
+    assert run.output == plain(model, prompt, max_tokens=22)
     assert run.statistics.mean_acceptance_length > (1.8 if rows.max < 10 else 2.5)
 
 
@@ -265,7 +268,8 @@ def test_the_configuration_names_the_masks(values: dict[str, Any], masks: tuple[
 
 def test_a_model_without_masks_is_refused_before_it_is_loaded() -> None:
     done = ngt("summarize", HARBOUR, "--method", "space")
-    assert done.returncode == 2 and not done.stdout
+    assert done.returncode == 2
+    assert not done.stdout
     lines = done.stderr.decode().splitlines()
     assert "the model was not tuned to fill masks" in lines[-2]
     assert "mask_id and mask_num" in lines[-1]

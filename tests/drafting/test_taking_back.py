@@ -250,7 +250,8 @@ def test_what_a_grammar_forces_stands_before_the_draft_of_auto(
         return bounds.tree(draft.tree)
 
     tree = drafted()
-    assert tree.tokens[:2] == (4, 9) and tree.parents[:2] == (-1, 0)
+    assert tree.tokens[:2] == (4, 9)
+    assert tree.parents[:2] == (-1, 0)
     assert -1 not in tree.parents[1:]
     log.emit([4, 9, 1])
     drafter.learn(log, Outcome())

@@ -61,7 +61,8 @@ def check_counts(documents: list[list[int]], n: int) -> None:
     stream = [t for d in documents for t in (*d, -1)]
     ours = dict(every(corpus))
     assert {sequence: len(found) for sequence, found in ours.items()} == dict(expected)
-    assert corpus.sequences == len(expected) and len(corpus) == sum(map(len, documents))
+    assert corpus.sequences == len(expected)
+    assert len(corpus) == sum(map(len, documents))
 
     def first_place(sequence: Sequence[int]) -> int:
         size = len(sequence)
@@ -116,7 +117,8 @@ def test_a_shuffled_order_drafts_tokens_of_the_stream() -> None:
     for depth in (3, 40):  # also beyond the end of the stream
         rng.shuffle(hostile.order)
         found = [t for t, _, at in hostile.below(range(13), depth) for _ in at]
-        assert len(found) <= 13 and {*found} <= {*stream} - {-1}
+        assert len(found) <= 13
+        assert {*found} <= {*stream} - {-1}
 
 
 # --- files ---
@@ -153,8 +155,10 @@ def test_what_was_stored_comes_back_and_is_listed(
     save: Callable[[], Path], load: Callable[[], Corpus | None], depth: int, about: dict[str, Any]
 ) -> None:
     path, ours, back = save(), build(TEXT, depth), load()
-    assert back is not None and back.depth == depth
-    assert np.array_equal(back.stream, ours.stream) and np.array_equal(back.order, ours.order)
+    assert back is not None
+    assert back.depth == depth
+    assert np.array_equal(back.stream, ours.stream)
+    assert np.array_equal(back.order, ours.order)
     (listed,) = list_files()
     assert {name: getattr(listed, name) for name in about} == about
     assert (listed.tokens, listed.path) == (13, path)
@@ -170,7 +174,8 @@ def test_a_cached_trie_has_the_number_of_nodes_of_its_file() -> None:
         return store.document_trie(documents, tokenizer, 10**6, 5, 3)[1]
 
     built = report()
-    assert report().nodes == built.nodes > 0 and built.path is not None
+    assert report().nodes == built.nodes > 0
+    assert built.path is not None
     arrays, metadata = TRIES.map(built.path)
     for nodes, status in (("12345", "cached"), ("many", "rebuilt")):
         TRIES.write(built.path, arrays, {**metadata, "nodes": nodes})
@@ -221,4 +226,5 @@ def test_another_files_content_is_refused() -> None:
     for load in (lambda: load_trie("j" * 32), lambda: load_datastore("novels")):
         with pytest.raises(DamagedFileError, match="another"):
             load()
-    assert load_datastore("books") is None and load_datastore(fingerprint="other") is None
+    assert load_datastore("books") is None
+    assert load_datastore(fingerprint="other") is None

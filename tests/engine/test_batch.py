@@ -102,11 +102,14 @@ def test_a_wrong_line_is_told_in_its_error(raw: bytes, words: str) -> None:
 
 def test_a_line_with_a_question_is_asked_and_one_without_is_summarized() -> None:
     own, asked = read_line(b'{"id": "a", "context": "The tide.\\r\\n", "question": " When? "}')
-    assert own == "a" and isinstance(asked, BatchLine)
+    assert own == "a"
+    assert isinstance(asked, BatchLine)
     assert (asked.task, asked.question) == ("ask", "When?")
     assert asked.texts[0].text == "The tide.\n"
     own, asked = read_line(b'{"id": null, "documents": ["x", {"name": "n", "text": "y"}]}')
-    assert own is None and isinstance(asked, BatchLine) and asked.task == "summarize"
+    assert own is None
+    assert isinstance(asked, BatchLine)
+    assert asked.task == "summarize"
     assert [d.name for d in asked.texts] == ["document 1", "n"]
 
 
@@ -507,7 +510,8 @@ def test_a_file_that_no_journal_tells_of_is_refused_and_no_journal_left(tmp_path
     path.write_text("mine, too\n")
     with pytest.raises(UsageError, match="no journal says what it was made from"):
         opened(path)
-    assert [p.name for p in tmp_path.iterdir()] == [path.name] and path.read_text() == "mine, too\n"
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert path.read_text() == "mine, too\n"
 
 
 def test_an_output_may_be_a_link_and_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
@@ -543,7 +547,8 @@ def test_only_a_full_disk_is_told_to_make_room(
                 write()
             goes_on = caught.value.hint.startswith("Make room, then run the same command")
             assert goes_on == makes_room
-            assert caught.value.exit_code == 1 and "--set max_mb" not in caught.value.hint
+            assert caught.value.exit_code == 1
+            assert "--set max_mb" not in caught.value.hint
     with pytest.raises(NgtError) as caught, errors_named("out", "Name another.", UsageError):
         fail()
     assert isinstance(caught.value, UsageError) != makes_room

@@ -50,7 +50,9 @@ def test_the_events_of_a_question_come_in_order() -> None:
     events = [*Answering(engine(), question())]
     assert [type(event) for event in events] == [Prompted, Stepped, Ended]
     last = events[-1]
-    assert isinstance(last, Ended) and last.finish_reason == "stop" and last.facts
+    assert isinstance(last, Ended)
+    assert last.finish_reason == "stop"
+    assert last.facts
     assert last.sources.verbatim_share > 0
 
 
@@ -72,7 +74,9 @@ def test_an_interrupt_while_sources_are_looked_up_loses_no_answer(
             pass
         events.interrupt()
         (last,) = events
-    assert isinstance(last, Ended) and last.text and last.finish_reason == "stop"
+    assert isinstance(last, Ended)
+    assert last.text
+    assert last.finish_reason == "stop"
 
 
 def fails(*_: object, **__: object) -> None:
@@ -85,7 +89,9 @@ def test_a_failed_comparison_with_the_documents_loses_no_answer(
     monkeypatch.setattr(submissions_module, "with_sources", fails)
     events = [*Answering(engine(), question())]
     last = events[-1]
-    assert isinstance(last, Ended) and last.text and last.finish_reason == "stop"
+    assert isinstance(last, Ended)
+    assert last.text
+    assert last.finish_reason == "stop"
     assert not last.sources.spans
 
 
@@ -95,7 +101,8 @@ def test_a_failed_comparison_is_a_warning_and_the_file_is_written(
     monkeypatch.setattr(submissions_module, "with_sources", fails)
     out = str(tmp_path / "out.txt")
     done = ngt("summarize", HARBOUR, "-o", out, "--cite", "--max-tokens", "8")
-    assert done.returncode == 0 and (tmp_path / "out.txt").read_text()
+    assert done.returncode == 0
+    assert (tmp_path / "out.txt").read_text()
     says = "the answer is complete, but its sources are not known: "
     assert says in done.stderr.decode()
 
@@ -133,7 +140,8 @@ def test_a_question_that_cannot_begin_ends_with_an_error_and_others_go_on(
     request = replace(question(), wants=frozenset({Want.SOURCES, Want.REMARKS}))
     coming = iter([(0, request), (1, request)])
     found = {o.key: o.answer for o in run(own, lambda _: next(coming, None))}
-    assert isinstance(found[0], NgtError) and isinstance(found[1], Ended)
+    assert isinstance(found[0], NgtError)
+    assert isinstance(found[1], Ended)
 
 
 def test_an_interrupt_before_an_answer_begins_says_what_is_kept() -> None:
@@ -163,10 +171,12 @@ def test_parts_change_nothing_of_how_the_process_hears_signals(
     monkeypatch.setattr(process, "unwind_on_interrupt", never)
     said: list[Event] = []
     *_, last = Answering(engine(said=said), question(TIDE * 1000))
-    assert isinstance(last, Ended) and len(last.parts) > 3
+    assert isinstance(last, Ended)
+    assert len(last.parts) > 3
     assert {part.level for part in last.parts} >= {1}
     parts = [event.words for event in said if isinstance(event, Part)]
-    assert parts[0].startswith("Part 1 of") and parts[-1] == ""
+    assert parts[0].startswith("Part 1 of")
+    assert parts[-1] == ""
 
 
 def test_how_much_of_a_long_text_is_read_is_reported_to_who_asks(
@@ -204,7 +214,8 @@ def test_what_is_kept_of_parts_goes_once_the_answer_was_taken() -> None:
     while not isinstance(next(events), Ended):
         pass
     assert PARTS.each()
-    assert next(events, None) is None and not PARTS.each()
+    assert next(events, None) is None
+    assert not PARTS.each()
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -218,8 +229,10 @@ def test_a_long_question_beside_others_has_the_answer_that_it_has_alone(size: in
     found = {o.key: o.answer for o in run(engine(size=size), lambda _: next(coming, None))}
     for i, one in enumerate(alone):
         own = found[i]
-        assert isinstance(one, Ended) and isinstance(own, Ended)
-        assert own.text == one.text and [p.text for p in own.parts] == [p.text for p in one.parts]
+        assert isinstance(one, Ended)
+        assert isinstance(own, Ended)
+        assert own.text == one.text
+        assert [p.text for p in own.parts] == [p.text for p in one.parts]
 
 
 def test_an_error_of_a_part_ends_its_question_alone() -> None:
@@ -231,4 +244,5 @@ def test_an_error_of_a_part_ends_its_question_alone() -> None:
     coming = iter([(0, question()), (1, bad), (2, question(TIDE * 400))])
     found = {o.key: o.answer for o in run(engine(before, 2), lambda _: next(coming, None))}
     assert str(found[1]) == "no scores"
-    assert isinstance(found[0], Ended) and isinstance(found[2], Ended)
+    assert isinstance(found[0], Ended)
+    assert isinstance(found[2], Ended)

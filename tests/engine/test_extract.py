@@ -140,7 +140,8 @@ def test_a_field_of_a_concise_schema_may_be_null_and_a_json_schema_stands() -> N
     assert compiled("a, b int?, c x|y")["properties"]["b"]["type"] == ["integer", "null"]
     assert compiled("a, b int?, c x|y")["properties"]["c"]["enum"] == ["x", "y", None]
     kept = form_of(Settings.of(schema="a, b int?, c x|y"))  # as a question has it
-    assert kept is not None and kept.schema["properties"]["a"]["type"] == "string"
+    assert kept is not None
+    assert kept.schema["properties"]["a"]["type"] == "string"
     own = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     assert compiled(json.dumps(own))["properties"]["a"]["type"] == "integer"
 
@@ -211,9 +212,13 @@ def test_a_table_has_a_row_a_file_and_columns_in_the_order_asked_for(
     rows = read(texts)
     assert list(rows[0])[:5] == ["file", "name", "name.page", "name.quote", "name.p"]
     assert [row["file"] for row in rows] == [f"f{i}.txt" for i in range(7)]
-    assert rows[1]["sum"] == "2.5" and rows[1]["due"] == "" and rows[1]["name.p"] == "0.9"
-    assert rows[5]["name"] == "'=1+1" and rows[5]["due.quote"] == "2 April 2025"
-    assert rows[6]["name"] == 'a␛b\n"c", d' and rows[6]["sum"] == "-3"
+    assert rows[1]["sum"] == "2.5"
+    assert rows[1]["due"] == ""
+    assert rows[1]["name.p"] == "0.9"
+    assert rows[5]["name"] == "'=1+1"
+    assert rows[5]["due.quote"] == "2 April 2025"
+    assert rows[6]["name"] == 'a␛b\n"c", d'
+    assert rows[6]["sum"] == "-3"
     assert rows[1]["doubt"] == "name, due, sum"
     extract(texts, name="out.jsonl")
     lines = [json.loads(line) for line in (texts.parent / "out.jsonl").read_text().splitlines()]
@@ -221,7 +226,8 @@ def test_a_table_has_a_row_a_file_and_columns_in_the_order_asked_for(
     place = lines[1]["sources"]["name"]
     assert text[place["start"] : place["end"]] == place["quote"] == "Ann 1"
     assert lines[5]["values"] == {"name": "=1+1", "due": "2025-04-02", "sum": None}
-    assert lines[0]["read"] == "whole" and lines[0]["sources"]["due"] is None
+    assert lines[0]["read"] == "whole"
+    assert lines[0]["sources"]["due"] is None
 
 
 def test_headings_of_a_table_are_guarded_as_its_cells_are(texts: Path, fake: FakeAnswers) -> None:
@@ -235,28 +241,38 @@ def test_headings_of_a_table_are_guarded_as_its_cells_are(texts: Path, fake: Fak
 
 def test_one_text_gives_its_values_and_many_a_line_each(texts: Path, fake: FakeAnswers) -> None:
     done = ngt("extract", "--schema", "name", *AT_ONCE, stdin=(texts / "f1.txt").read_bytes())
-    assert json.loads(done.stdout)["name"] == "Ann 1" and done.returncode == 0
+    assert json.loads(done.stdout)["name"] == "Ann 1"
+    assert done.returncode == 0
     fake.before = lambda prompt: (_ for _ in ()).throw(ValueError()) if "Ann 3" in prompt else None
     done = ngt("extract", str(texts / "f1.txt"), "no.txt", "--schema", "name", *AT_ONCE)
-    assert json.loads(done.stdout)["file"] == "f1.txt" and done.returncode == 7
+    assert json.loads(done.stdout)["file"] == "f1.txt"
+    assert done.returncode == 7
     done = extract(texts, "--batch-size", "3", name="")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["file"] for row in rows] == [f"f{i}.txt" for i in range(7) if i != 3]
-    assert done.returncode == 7 and b"f3.txt" in done.stderr
+    assert done.returncode == 7
+    assert b"f3.txt" in done.stderr
 
 
 def test_files_that_failed_are_tried_again_and_no_others(texts: Path, fake: FakeAnswers) -> None:
     fake.before = lambda prompt: (_ for _ in ()).throw(ValueError()) if "Ann 3" in prompt else None
     done = extract(texts)
-    assert done.returncode == 7 and b"1 of 7 files failed" in done.stderr and len(read(texts)) == 6
+    assert done.returncode == 7
+    assert b"1 of 7 files failed" in done.stderr
+    assert len(read(texts)) == 6
     fake.before, fake.asked = lambda _: None, []
     done = extract(texts)
-    assert done.returncode == 0 and len(fake.asked) == 1 and len(read(texts)) == 7
-    assert extract(texts).returncode == 0 and len(fake.asked) == 1
+    assert done.returncode == 0
+    assert len(fake.asked) == 1
+    assert len(read(texts)) == 7
+    assert extract(texts).returncode == 0
+    assert len(fake.asked) == 1
     with (texts.parent / "out.csv").open("a") as file:
         file.write("mine,,,\n")
     done = extract(texts)
-    assert done.returncode == 2 and b"changed" in done.stderr and "mine" in read(texts)[7]["file"]
+    assert done.returncode == 2
+    assert b"changed" in done.stderr
+    assert "mine" in read(texts)[7]["file"]
     assert extract(texts, schema="name, sum float").returncode == 2
     before = {path: path.read_bytes() for path in texts.parent.glob("out.*")}
     assert (
@@ -309,10 +325,13 @@ def test_several_rows_of_a_file_and_what_is_no_whole_row(texts: Path, fake: Fake
     ], done.stderr
     fake.say = lambda _: '{"items": []}'
     done = ngt("extract", str(texts / "f1.txt"), "--schema-multi", "name", *AT_ONCE)
-    assert json.loads(done.stdout) == [] and done.returncode == 0
+    assert json.loads(done.stdout) == []
+    assert done.returncode == 0
     fake.say = lambda _: '{"name": "Ann'
     done = extract(texts, "--limit", "1", name="")
-    assert done.returncode == 7 and not done.stdout and b"f0.txt" in done.stderr
+    assert done.returncode == 7
+    assert not done.stdout
+    assert b"f0.txt" in done.stderr
 
 
 def test_a_long_file_is_read_in_parts_or_passages_and_that_is_told(
@@ -326,14 +345,18 @@ def test_a_long_file_is_read_in_parts_or_passages_and_that_is_told(
     done = extract(texts, "--overflow", "split", name="out.jsonl", schema="name, n int")
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["values"] == {"name": "Bo", "n": 1} and row["conflicts"] == {"n": [2]}, done.stderr
-    assert row["read"] == "parts" and b"parts" in done.stderr and len(fake.asked) > 1
+    assert row["read"] == "parts"
+    assert b"parts" in done.stderr
+    assert len(fake.asked) > 1
     text, place = (texts / "long.txt").read_text(), row["sources"]["name"]
     assert text[place["start"] : place["end"]] == "Bo"
     done = extract(texts, "--overflow", "split", "--dry-run", name="")
-    assert done.returncode == 0 and b"parts" in done.stderr
+    assert done.returncode == 0
+    assert b"parts" in done.stderr
     done = extract(texts, name="out.json", schema="name, n int: tides")
     row = json.loads((tmp_path / "out.json").read_text())[0]
-    assert row["read"] == "passages" and b"passages" in done.stderr
+    assert row["read"] == "passages"
+    assert b"passages" in done.stderr
 
 
 def test_the_page_has_the_table_with_links_into_the_documents(
@@ -341,14 +364,20 @@ def test_the_page_has_the_table_with_links_into_the_documents(
 ) -> None:
     done = extract(texts, "--html", str(texts.parent / "page.html"), "--doubt", "0.95")
     page = (texts.parent / "page.html").read_text()
-    assert done.returncode == 0 and page.count("<tr>") == 8 and "<u>Ann 1</u>" in page
+    assert done.returncode == 0
+    assert page.count("<tr>") == 8
+    assert "<u>Ann 1</u>" in page
     links = re.findall(r'class="stretch"[^>]*href="#(place-\d+)"', page)
     (texts.parent / "page.html").write_text("mine")
     done = extract(texts, "--html", str(texts.parent / "page.html"))
-    assert done.returncode == 2 and b"--force" in done.stderr
+    assert done.returncode == 2
+    assert b"--force" in done.stderr
     done = extract(texts, "--html", str(texts.parent / "page.html"), "--force")
-    assert done.returncode == 0 and "Ann 1</" in (texts.parent / "page.html").read_text()
-    assert links and {*links} <= {*re.findall(r'id="(place-\d+)"', page)} and "\x1b" not in page
+    assert done.returncode == 0
+    assert "Ann 1</" in (texts.parent / "page.html").read_text()
+    assert links
+    assert {*links} <= {*re.findall(r'id="(place-\d+)"', page)}
+    assert "\x1b" not in page
 
 
 @pytest.mark.parametrize(
@@ -383,12 +412,14 @@ def test_objects_are_not_asked_of_a_model_that_only_quotes_and_that_is_said(tmp_
     names = {"customer": {"type": "string"}, "parts": {"type": "array", "items": inner}}
     schema = {"type": "object", "properties": names, "required": ["customer"]}
     done = ngt("extract", str(tmp_path / "a.txt"), "--schema", json.dumps(schema))
-    assert done.returncode == 0 and json.loads(done.stdout)["customer"] == "Ana Ruiz"
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["customer"] == "Ana Ruiz"
     assert b"objects are not asked for with ask_fields: parts will be null" in done.stderr
     del names["customer"]
     schema["required"] = ["parts"]
     done = ngt("extract", str(tmp_path / "a.txt"), "--schema", json.dumps(schema))
-    assert done.returncode == 2 and b"objects are not asked for" in done.stderr
+    assert done.returncode == 2
+    assert b"objects are not asked for" in done.stderr
 
 
 def test_the_letters_of_the_readme_give_the_table_that_is_known(tmp_path: Path) -> None:
@@ -477,7 +508,8 @@ def test_a_run_that_is_killed_goes_on_to_the_same_table(tmp_path: Path, rows: in
         wait_until(lambda: has_rows() or process.poll() is not None)
         process.kill()
         process.wait()
-    assert has_rows() and ngt(*command, "-o", str(tmp_path / "t.csv")).returncode == 0
+    assert has_rows()
+    assert ngt(*command, "-o", str(tmp_path / "t.csv")).returncode == 0
     assert (tmp_path / "t.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 

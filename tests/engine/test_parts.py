@@ -33,7 +33,8 @@ def summaries(level: Level, text: str) -> list[PartReport]:
 
 def test_what_fits_needs_no_part() -> None:
     prompt = advance(in_parts(FakeSession(SETTINGS), question(TIDE)))
-    assert isinstance(prompt, Prompt) and TIDE.strip() in prompt.text
+    assert isinstance(prompt, Prompt)
+    assert TIDE.strip() in prompt.text
 
 
 def test_levels_follow_one_another_until_the_summaries_fit() -> None:
@@ -45,17 +46,20 @@ def test_levels_follow_one_another_until_the_summaries_fit() -> None:
         assert [part.number for part in following.parts] == [*range(1, lengths[-1] + 1)]
         assert {part.level for part in following.parts} == {len(lengths)}
         following = advance(plan, summaries(following, "It came. " * 60))
-    assert len(lengths) > 1 and lengths == sorted(lengths, reverse=True)
+    assert len(lengths) > 1
+    assert lengths == sorted(lengths, reverse=True)
     assert following.text.count("It came.") == 60 * lengths[-1]
 
 
 def test_empty_summaries_are_left_out_of_the_next_level() -> None:
     plan = in_parts(FakeSession(SETTINGS), question(TIDE * (4 * CONTEXT // len(TIDE))))
     level = advance(plan)
-    assert isinstance(level, Level) and len(level.parts) > 2
+    assert isinstance(level, Level)
+    assert len(level.parts) > 2
     first, *others = summaries(level, " ")
     prompt = advance(plan, [replace(first, text="High tide."), *others])
-    assert isinstance(prompt, Prompt) and [d.text for d in prompt.documents] == ["High tide."]
+    assert isinstance(prompt, Prompt)
+    assert [d.text for d in prompt.documents] == ["High tide."]
 
 
 def test_summaries_that_get_no_shorter_are_an_error() -> None:

@@ -135,7 +135,8 @@ def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: 
     path.write_text("mine")
     with pytest.raises(UsageError, match="did not write it"), opened(path, {"a": "1"}):
         pass
-    assert path.read_text() == "mine" and [*tmp_path.iterdir()] == [path]
+    assert path.read_text() == "mine"
+    assert [*tmp_path.iterdir()] == [path]
     path.write_text("")  # as mktemp leaves it
     with opened(path, {"a": "1", "b": "1"}) as table:
         table.put(ItemId("a", "1"), [{"file": "a"}])
@@ -165,7 +166,8 @@ def test_a_table_is_the_same_by_the_name_of_a_link(tmp_path: Path) -> None:
     (tmp_path / "full.csv").symlink_to("/dev/full")
     with pytest.raises(UsageError, match="not a regular file"):
         TableOutput(tmp_path / "full.csv", HEAD, COLUMNS, restart=True)
-    assert link.is_symlink() and [*tmp_path.iterdir()].count(folder) == 1
+    assert link.is_symlink()
+    assert [*tmp_path.iterdir()].count(folder) == 1
     assert {path.name for path in folder.iterdir()} == {"out.csv", "out.csv.journal"}
 
 

@@ -92,7 +92,8 @@ def test_the_proposer_is_found_under_the_name_that_vllm_is_told() -> None:
 
 def test_sampling_is_told_only_where_something_is_drawn() -> None:
     greedy = sampling_arguments(Settings.of(stop=("END", "")), 9)
-    assert greedy["max_tokens"] == 9 and greedy["stop"] == ["END"]
+    assert greedy["max_tokens"] == 9
+    assert greedy["stop"] == ["END"]
     assert not greedy.keys() & {"top_p", "extra_args"}
     drawn = sampling_arguments(Settings.of(temperature=0.5, top_k=3, seed=2**40, pool=False), 9)
     assert (drawn["top_k"], drawn["seed"], drawn["temperature"]) == (3, 2**40, 0.5)
@@ -275,7 +276,8 @@ def test_vllm_gets_the_ids_of_our_prompt_and_no_text(served: Served) -> None:
     engine.texts = dict.fromkeys(range(8192), pieces_of("Fine."))
     assert session.generate(built).finish().finish_reason == "stop"
     ((ids, parameters),) = engine.asked
-    assert ids == built.ids and "prompt" not in parameters
+    assert ids == built.ids
+    assert "prompt" not in parameters
     assert END_ID not in ids[: ids.index(built.references[0][-1])]
 
 
@@ -326,10 +328,12 @@ def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     assert parent.stdout is not None
     child, grandchild = map(int, parent.stdout.readline().split())
     assert parent.stdout.readline() == "the keeper knows both\n"
-    assert keeper.runs(child) and keeper.runs(grandchild)
+    assert keeper.runs(child)
+    assert keeper.runs(grandchild)
     parent.kill()
     parent.communicate()  # ends when the keeper, which has its stdout, does
-    assert not keeper.runs(child) and not keeper.runs(grandchild)
+    assert not keeper.runs(child)
+    assert not keeper.runs(grandchild)
 
 
 def test_a_child_that_has_just_ended_does_not_end_its_keeper(

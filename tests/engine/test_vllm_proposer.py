@@ -159,16 +159,19 @@ def test_a_caller_without_requests_is_drafted_nothing_and_one_line_says_so(
     ids = np.ones((1, CONTEXT), np.int32)
     for _ in range(2):
         assert proposer.propose([[1]], np.array([3], np.int32), ids) == [[]]
-    assert [line[:5] for line in lines] == ["ngt: "] and not proposer._drafters
+    assert [line[:5] for line in lines] == ["ngt: "]
+    assert not proposer._drafters
 
 
 def test_prompts_that_are_being_read_get_no_draft_and_ended_requests_are_forgotten() -> None:
     engine = Engine(NgramTrieProposer(config()), [([1, 2, 1, 2, 1], [2, 1, 2, 1])] * 2)
     engine.step([0])
-    assert engine.chains[0] and set(engine.proposer._drafters) == {"0"}
+    assert engine.chains[0]
+    assert set(engine.proposer._drafters) == {"0"}
     engine.reading = {1}
     engine.step([1, 0])
-    assert engine.chains[1] == [] and engine.chains[0]
+    assert engine.chains[1] == []
+    assert engine.chains[0]
     del engine.requests["0"]
     engine.reading = set()
     engine.step([1])

@@ -282,8 +282,10 @@ def test_only_the_heads_own_files_of_a_hub_are_downloaded_and_once(tmp_path: Pat
 
 def one_line(error: ModelError, name: str) -> None:
     """What a head's error must be."""
-    assert str(error).startswith(f"{name}: ") and "\n" not in str(error)
-    assert error.hint and error.exit_code == 4
+    assert str(error).startswith(f"{name}: ")
+    assert "\n" not in str(error)
+    assert error.hint
+    assert error.exit_code == 4
 
 
 WRONG_TENSORS: dict[str, Callable[[Tensor], Tensor | None]] = {
@@ -398,8 +400,10 @@ def test_hostile_files_are_refused(tmp_path: Path, case: str, capsys: Any) -> No
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ModelError) as error:
         load(str(tmp_path), make_hf("llama"))
-    assert str(error.value).startswith(f"{tmp_path}: ") and "\n" not in str(error.value)
-    assert error.value.hint and not capsys.readouterr().out
+    assert str(error.value).startswith(f"{tmp_path}: ")
+    assert "\n" not in str(error.value)
+    assert error.value.hint
+    assert not capsys.readouterr().out
 
 
 def test_a_name_that_is_none(tmp_path: Path) -> None:

@@ -233,7 +233,8 @@ def check_plan(guess: Guessed, truth: Eagle3, out: Any, end: int, start: int = 0
     """All nodes of a plan after `end` rows from `start` on, of which the last gave `out`."""
     after, rows, pairs = [out], [list[int]()], len(truth.pairs)  # those that each state sees
     row = truth.row if truth.plain is None else truth.plain_row
-    assert guess.led is not None and guess.led.shape[1] == 8 * (eagle.DEPTH - 1)
+    assert guess.led is not None
+    assert guess.led.shape[1] == 8 * (eagle.DEPTH - 1)
     for parent, token in zip(*guess.led.tolist(), strict=True):
         seen, position = rows[parent], start + end + len(rows[parent])
         after.append(row(after[parent], token, position, [*range(end), *seen]))
@@ -424,8 +425,10 @@ def test_a_head_with_any_config_is_loaded_or_refused_in_one_line(
     try:
         load_head(name, make_hf("llama"), CPU, torch.float32)
     except ModelError as error:
-        assert str(error).startswith(f"{name}: ") and "\n" not in str(error)
-        assert error.hint and error.exit_code == 4
+        assert str(error).startswith(f"{name}: ")
+        assert "\n" not in str(error)
+        assert error.hint
+        assert error.exit_code == 4
 
 
 @pytest.mark.parametrize(

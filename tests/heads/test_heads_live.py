@@ -106,7 +106,8 @@ def test_heads_of_the_built_in_model_draft_in_every_way(tmp_path: Path) -> None:
         head = loaded(tmp_path / kind, kind, model, [*prompt, *truth])
         drafter = make_drafter("medusa" if kind == "medusa" else "hydra", DraftSettings(heads=head))
         run = decode(model, drafter, prompt, max_tokens=12)
-        assert run.output == truth and run.statistics.accepted_tokens > 6
+        assert run.output == truth
+        assert run.statistics.accepted_tokens > 6
     ask = f"ask -d {HARBOUR} Who? --max-tokens 5 --set calibrate=no --json".split()
     several = ("--heads", str(tmp_path / "prefix"), "--heads", str(tmp_path / "medusa"))
     ways = [("--method", "none"), (*several, "--method", "medusa"), several]
@@ -130,7 +131,8 @@ def test_heads_draft_for_one_text_at_a_time(tmp_path: Path) -> None:
     ):
         own = ("--heads", str(tmp_path / "medusa"), "--method", method)
         done = ngt(*words, *own, "-o", str(tmp_path / f"{method}.jsonl"))
-        assert done.returncode == 0 and f"ngt: {says}\n" in done.stderr.decode()
+        assert done.returncode == 0
+        assert f"ngt: {says}\n" in done.stderr.decode()
 
 
 def test_a_line_whose_method_lacks_its_heads_says_nothing_of_the_others(tmp_path: Path) -> None:
@@ -140,7 +142,8 @@ def test_a_line_whose_method_lacks_its_heads_says_nothing_of_the_others(tmp_path
     asked.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
     done = ngt("batch", str(asked), "--max-tokens", "2", "--set", "calibrate=no")
     failed, answered = (json.loads(row) for row in done.stdout.splitlines())
-    assert "medusa" in failed["error"]["message"] and answered["text"]
+    assert "medusa" in failed["error"]["message"]
+    assert answered["text"]
     assert b"one after another" not in done.stderr
 
 
@@ -277,6 +280,7 @@ def test_drafts_behind_kept_rows_are_those_behind_rows_just_read(
         run = decode(
             model, drafter, questions[1], cache_policy=cache_policy, max_tokens=6, num_draft=8
         )
-        assert run.output == wanted[1][0] and run.statistics.cached_tokens == tokens
+        assert run.output == wanted[1][0]
+        assert run.statistics.cached_tokens == tokens
     decode(model, make_drafter("none"), questions[1], cache_policy=cache_policy, max_tokens=1)
     assert model.reused.tokens == 2 * size  # more than is wanted

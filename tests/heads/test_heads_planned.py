@@ -142,7 +142,8 @@ def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatc
     assert len(replay._captured) == (0 if fails else 2)
     assert len(reported.warnings) == fails
     replay.forget()
-    assert replay.run(1, double, torch.ones(1))[0].tolist() == [2.0] and not replay._captured
+    assert replay.run(1, double, torch.ones(1))[0].tolist() == [2.0]
+    assert not replay._captured
 
 
 def test_what_memory_did_not_suffice_to_capture_is_tried_later(
@@ -162,7 +163,8 @@ def test_what_memory_did_not_suffice_to_capture_is_tried_later(
     for run in range(runs + 1):
         assert not replay._captured or run == runs
         assert replay.run(1, lambda one: (2 * one,), torch.ones(1))[0].tolist() == [2.0]
-    assert list(replay._captured) == [1] and len(reported.warnings) == 1
+    assert list(replay._captured) == [1]
+    assert len(reported.warnings) == 1
 
 
 def test_plans_are_captured_by_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,8 @@ def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_
         assert not any(report.values())
         scores.append(found(torch.arange(3, 40)[None]).logits)
     told = reported.statuses
-    assert told[0].startswith("Quantizing") and told[-1].startswith("Read")
+    assert told[0].startswith("Quantizing")
+    assert told[-1].startswith("Read")
     assert torch.equal(*scores)
     # Sums of peft in bfloat16 round otherwise than those in float64.
     torch.testing.assert_close(
@@ -171,7 +172,8 @@ def test_commands_answer_with_an_adapter(tmp_path: Path, own_home: Path) -> None
     folder = written(tmp_path / "adapter")
     done = ngt("summarize", "-m", folder, "--dtype", "float32", "--max-tokens", "4", HARBOUR)
     assert done.returncode == 0, done.stderr
-    assert b"merged into" in done.stderr and done.stdout.strip()
+    assert b"merged into" in done.stderr
+    assert done.stdout.strip()
     assert [*(home("cache") / "stand-ins").iterdir()]
 
 
@@ -183,11 +185,13 @@ def test_an_adapters_identity_covers_its_base_model(tmp_path: Path) -> None:
     assert seen == {find(folder): identity(find(folder))}
     for path in (Path(folder, "adapter_model.safetensors"), base / "model.safetensors"):
         path.write_bytes(path.read_bytes() + b" ")
-        assert find(folder) not in seen and identity(find(folder)) not in seen.values()
+        assert find(folder) not in seen
+        assert identity(find(folder)) not in seen.values()
         seen[find(folder)] = identity(find(folder))
     assert {one["folder"] for one in seen.values()} == {folder}
     source = source_of(find(folder))
-    assert source and (source.file, source.base) == (folder, str(base))
+    assert source
+    assert (source.file, source.base) == (folder, str(base))
 
 
 @pytest.mark.parametrize("base", ["", str(BUILTIN_PATH)])
@@ -200,7 +204,8 @@ def test_a_model_of_somebody_else_does_not_say_which_files_are_read(
     link = home("cache") / "stand-ins" / "link"
     link.symlink_to(folder)
     assert (source_of(folder), source_of(link)) == (None, None)
-    assert identity(folder)["folder"] == folder and tokenizer_class(folder) == ""
+    assert identity(folder)["folder"] == folder
+    assert tokenizer_class(folder) == ""
 
 
 @pytest.mark.usefixtures("present")

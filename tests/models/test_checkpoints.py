@@ -28,7 +28,8 @@ BF16, F32 = torch.bfloat16, torch.float32
 def alike(found: Any, true: Any) -> None:
     """Both have the same modules, weights and scores."""
     assert str(found) == str(true)
-    assert found.dtype == true.dtype and not found.training
+    assert found.dtype == true.dtype
+    assert not found.training
     ours, theirs = found.state_dict(), true.state_dict()
     assert ours.keys() == theirs.keys()
     for name, one in ours.items():
@@ -89,7 +90,8 @@ def test_a_tied_embedding_reads_the_mapped_file(tmp_path: Path) -> None:
     hf.save_pretrained(tmp_path)
     for dtype in filter(prepacks, (F32, BF16)):
         embedding = packed_from(tmp_path, dtype).get_input_embeddings()
-        assert embedding.weight.dtype == BF16 and embedding.dtype == dtype
+        assert embedding.weight.dtype == BF16
+        assert embedding.dtype == dtype
         address = embedding.weight.data_ptr()
         areas = (
             re.match(r"(\w+)-(\w+) .*" + re.escape(str(tmp_path)), line)
@@ -149,7 +151,8 @@ def test_weights_that_stay_as_they_are_stay_in_the_mapped_file(tmp_path: Path) -
 
     for dtype, mapped in ((BF16, True), (F32, False)):
         hf, _ = read_checkpoint(str(tmp_path), config, None, dtype)
-        assert hf.dtype == dtype and is_mapped() == mapped
+        assert hf.dtype == dtype
+        assert is_mapped() == mapped
         del hf
 
 

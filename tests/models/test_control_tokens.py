@@ -130,7 +130,8 @@ def test_text_never_becomes_a_control_token(kind: str, data: Any, separator: str
     chat = render(tokenizer.backend, user(message))
     coded = tokenizer.locate(chat.text, template=chat.template)
     assert control_tokens_in(tokenizer, coded.ids) == own
-    assert len(coded.starts) == len(coded.ids) and coded.starts == sorted(coded.starts)
+    assert len(coded.starts) == len(coded.ids)
+    assert coded.starts == sorted(coded.starts)
     whole = tokenizer.backend.encode(chat.text, add_special_tokens=False)
     shown, before = (tokenizer.backend.decode(ids) for ids in (coded.ids, whole))
     if kind in EXACT:
@@ -166,7 +167,8 @@ def test_where_documents_stand_is_known_beside_control_text(text: str) -> None:
         d.text for d in documents
     ]
     outside = [tokenizer.decode(run) for run in prompt.outside]
-    assert "<|end|>.txt" in outside[0] and "<|user|>Who?" in outside[-1]
+    assert "<|end|>.txt" in outside[0]
+    assert "<|user|>Who?" in outside[-1]
 
 
 def test_text_that_looks_like_control_tokens_is_named() -> None:
@@ -306,9 +308,11 @@ def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
     asked = [Document("a", "The <tide>.")], "When? ", with_template(template)
     with ThreadPoolExecutor(1) as threads, pytest.raises(ModelError) as caught:
         threads.submit(built, *asked).result()
-    assert words in str(caught.value) and "(-m)" in caught.value.hint
+    assert words in str(caught.value)
+    assert "(-m)" in caught.value.hint
     assert str(_SECRET) not in str(caught.value)  # with which a text could leave its marks
-    assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
+    assert caught.value.exit_code == 4
+    assert "\n" not in str(caught.value)
 
 
 def test_ids_that_the_model_does_not_have_are_refused() -> None:

@@ -65,12 +65,14 @@ def test_needed_files_are_downloaded_once(
     hub: Hub, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     done = hub.run(tmp_path, "models", "pull", ID, HF_TOKEN="hf_secret")
-    assert (done.returncode, done.stderr) == (0, "") and not hub.leaked
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not hub.leaked
     assert sorted(hub.got()) == sorted(files)
     folder = Path(done.stdout.strip())
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == files
     again = hub.run(tmp_path, "models", "pull", ID, "--json")
-    assert not hub.got() and json.loads(again.stdout)["path"] == str(folder)
+    assert not hub.got()
+    assert json.loads(again.stdout)["path"] == str(folder)
     for offline in ("0", "1"):
         told = hub.run(
             tmp_path, "ask", "-d", HARBOUR, "Who?", "-m", ID, "--dry-run", HF_HUB_OFFLINE=offline
@@ -102,14 +104,18 @@ def test_a_model_is_answered_with_that_only_the_hub_had(hub: Hub, tmp_path: Path
         NGT_WHOLE_TOKENS="240",
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout and "Downloading" in done.stderr and "█" not in done.stderr
+    assert done.stdout
+    assert "Downloading" in done.stderr
+    assert "█" not in done.stderr
 
 
 def test_only_the_tokenizer_is_downloaded_where_it_is_enough(hub: Hub, tmp_path: Path) -> None:
     done = hub.run(tmp_path, "docs", "show", HARBOUR, "-m", ID, "--json")
-    assert done.returncode == 0 and json.loads(done.stdout)["documents"][0]["tokens"] > 100
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["documents"][0]["tokens"] > 100
     got = hub.got()
-    assert "tokenizer.json" in got and WEIGHTS not in got
+    assert "tokenizer.json" in got
+    assert WEIGHTS not in got
 
 
 def test_shards_of_the_index_are_downloaded_and_missing_ones_named(tmp_path: Path) -> None:
@@ -136,9 +142,11 @@ def test_a_connection_that_breaks_is_taken_up_again(
 ) -> None:
     hub.stops = {WEIGHTS: CHUNK + 200_000}
     done = hub.run(tmp_path, "models", "pull", ID)
-    assert done.returncode == 4 and not done.stdout
+    assert done.returncode == 4
+    assert not done.stdout
     what, hint = done.stderr.splitlines()
-    assert f"{ID}: the download failed" in what and "continues where it stopped" in hint
+    assert f"{ID}: the download failed" in what
+    assert "continues where it stopped" in hint
     assert (WEIGHTS, CHUNK) in [(name, first) for _, name, first in hub.log]
     listed = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)
     assert listed[1]["unfinished_bytes"] == CHUNK
@@ -160,7 +168,8 @@ def test_a_download_goes_on_after_ctrl_c(hub: Hub, files: dict[str, bytes], tmp_
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    assert b"interrupted" in process.communicate()[1] and process.returncode == 130
+    assert b"interrupted" in process.communicate()[1]
+    assert process.returncode == 130
     hub.ended.set()
     hub.held, hub.log = {}, []
     done = hub.run(tmp_path, "models", "pull", ID)
@@ -175,7 +184,8 @@ def test_a_file_that_is_not_the_hub_s_is_not_kept(
 ) -> None:
     hub.sent = {WEIGHTS: bytes(len(files[WEIGHTS]) + more)}  # a proxy's page, or a damaged mirror
     done = hub.run(tmp_path, "models", "pull", ID)
-    assert done.returncode == 4 and "a downloaded file is damaged" in done.stderr
+    assert done.returncode == 4
+    assert "a downloaded file is damaged" in done.stderr
     hub.sent = {}
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
@@ -188,12 +198,14 @@ def test_cut_files_of_the_cache_are_told_and_pulled_again(
         file.truncate(6_000_000)
     done = hub.run(tmp_path, "generate", "x", "-m", ID, "--max-tokens", "4")
     what, hint = done.stderr.splitlines()[-2:]
-    assert done.returncode == 4 and "cannot be loaded" in what
+    assert done.returncode == 4
+    assert "cannot be loaded" in what
     assert hint == f"Download its weights again: ngt models pull {ID}"
     (folder / "tokenizer.json").write_bytes(b"{")  # through the link
     hub.got()
     again = hub.run(tmp_path, "models", "pull", ID)
-    assert again.stdout.strip() == str(folder) and held(folder, files)
+    assert again.stdout.strip() == str(folder)
+    assert held(folder, files)
     assert hub.got() == ["tokenizer.json", WEIGHTS]
     assert (folder / "tokenizer.json").read_bytes() == files["tokenizer.json"]
 
@@ -202,14 +214,16 @@ def test_a_download_without_a_byte_of_the_weights_is_unfinished(hub: Hub, tmp_pa
     hub.stops = {WEIGHTS: 0}
     assert hub.run(tmp_path, "models", "pull", ID).returncode == 4
     _, _, line = hub.run(tmp_path, "models", "list").stdout.splitlines()
-    assert line.startswith(f"{ID}\t") and "unfinished" in line.split("\t")[1]
+    assert line.startswith(f"{ID}\t")
+    assert "unfinished" in line.split("\t")[1]
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_model_of_the_cache_stays_where_the_hub_is_gone(hub: Hub, tmp_path: Path) -> None:
     for environ in ({"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}):
         told = hub.run(tmp_path, "models", "pull", ID, **environ).stderr
-        assert "its files in the local cache are unchanged" in told and "Did you mean" not in told
+        assert "its files in the local cache are unchanged" in told
+        assert "Did you mean" not in told
 
 
 @pytest.fixture
@@ -236,7 +250,8 @@ def test_a_failed_question_is_asked_again_and_an_answer_is_kept(own_hub: Hub) ->
     own_hub.status = 0
     assert ask(ID).sizes[WEIGHTS] > CHUNK
     own_hub.log.clear()
-    assert ask(ID).sizes and not own_hub.log
+    assert ask(ID).sizes
+    assert not own_hub.log
 
 
 def test_a_download_that_fails_reads_nothing_more(
@@ -263,7 +278,8 @@ def test_a_download_that_fails_reads_nothing_more(
     for thread in threading.enumerate():
         if thread.name.startswith("ThreadPoolExecutor"):
             thread.join(30)
-    assert slow.stat().st_size <= 2 * CHUNK and not slow.with_suffix("").exists()
+    assert slow.stat().st_size <= 2 * CHUNK
+    assert not slow.with_suffix("").exists()
 
 
 @pytest.mark.usefixtures("folder")
@@ -329,16 +345,19 @@ def test_names_that_cannot_be_ids_do_not_reach_the_hub(monkeypatch: pytest.Monke
 def test_models_are_removed_once_that_is_confirmed(hub: Hub, tmp_path: Path) -> None:
     assert hub.run(tmp_path, "models", "pull", f"{ID}@v2").returncode == 0
     asked = hub.run(tmp_path, "models", "rm", ID)
-    assert asked.returncode == 2 and "--yes" in asked.stderr
+    assert asked.returncode == 2
+    assert "--yes" in asked.stderr
     second = hub.run(tmp_path, "models", "rm", f"{ID}@v2", "--yes", "--json")
     assert json.loads(second.stdout) == {"files": 1, "pieces": 0, "bytes": 7}
     listed = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)
     assert [m["name"] for m in listed] == ["builtin", ID]
     done = hub.run(tmp_path, "models", "rm", ID, "--yes")
-    assert done.returncode == 0 and re.fullmatch(r"\d+ files, 13 MB removed\n", done.stdout)
+    assert done.returncode == 0
+    assert re.fullmatch(r"\d+ files, 13 MB removed\n", done.stdout)
     assert not list((tmp_path / "hf" / "hub").glob("models--*"))
     gone = hub.run(tmp_path, "models", "rm", ID, "--yes")
-    assert gone.returncode == 4 and "no such model on this machine" in gone.stderr
+    assert gone.returncode == 4
+    assert "no such model on this machine" in gone.stderr
     assert hub.run(tmp_path, "models", "rm", "builtin", "--yes").returncode == 2
 
 
@@ -351,9 +370,12 @@ def test_downloads_of_killed_runs_are_listed_and_removed(
     path = min(own.glob(lost), key=lambda one: one.stat().st_size)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     (one,) = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)[1:]
-    assert one["name"] == ID and one["unfinished_bytes"] > 0
+    assert one["name"] == ID
+    assert one["unfinished_bytes"] > 0
     done = hub.run(tmp_path, "models", "rm", ID, "--yes")
-    assert done.returncode == 0 and "removed" in done.stdout and not own.exists()
+    assert done.returncode == 0
+    assert "removed" in done.stdout
+    assert not own.exists()
 
 
 def test_warnings_of_the_hub_library_are_replaced_by_our_line(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_rows_have_the_same_bits_whatever_stands_beside_them(
     for count in (2, 3, 5, 16, 33, 64):
         found = torch.cat([layer(part) for part in rows.split(count)])
         assert torch.equal(found, alone)
-    assert torch.equal(alone[3], alone[4]) and alone.dtype == dtype
+    assert torch.equal(alone[3], alone[4])
+    assert alone.dtype == dtype
 
 
 def test_a_row_that_is_no_number_stays_by_itself() -> None:

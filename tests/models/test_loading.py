@@ -54,7 +54,8 @@ def test_a_model_that_its_files_do_not_fill_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=told) as caught:
         load_model(ModelSpec(copy_builtin_model(tmp_path / "model", **values), device="cpu"))
-    assert caught.value.exit_code == 4 and caught.value.hint
+    assert caught.value.exit_code == 4
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,8 @@ def test_weights_that_are_left_over_get_one_warning_and_a_whole_checkpoint_none(
     folder = copy_builtin_model(tmp_path / "model", **values)
     reported.of(lambda: load_model(ModelSpec(folder, device="cpu", packed=False)))
     told = reported.warnings
-    assert len(told) == bool(words) and all(word in told[0] for word in words)
+    assert len(told) == bool(words)
+    assert all(word in told[0] for word in words)
 
 
 class _Harm:
@@ -134,11 +136,13 @@ def test_a_model_in_the_cache_needs_no_network(
 
     monkeypatch.setattr("ngtcli.models.hub.ask", ask)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: folder)
-    assert find("some/cached") == folder and not asked
+    assert find("some/cached") == folder
+    assert not asked
     with monkeypatch.context() as m:  # another program has read it without its card
         lacking = IncompleteSnapshotError("README.md", snapshot_path=folder)
         m.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=lacking))
-        assert find("some/usable") == folder and not asked
+        assert find("some/usable") == folder
+        assert not asked
     (tmp_path / "snapshot" / "model.safetensors").unlink()  # a download that broke off
     assert find("some/broken") == "some/broken"
     with pytest.raises(ModelError, match="offline"):
@@ -182,7 +186,8 @@ def test_drafts_end_with_the_rows_of_the_context() -> None:
         return DraftTree((*truth, *wrong), (*range(-1, len(truth) - 1), *[-1] * len(wrong)))
 
     run = decode(model, Scripted(wide), prompt, num_draft=64)
-    assert run.output == expected and run.statistics.accepted_tokens > 5
+    assert run.output == expected
+    assert run.statistics.accepted_tokens > 5
 
 
 @pytest.mark.parametrize("kind", ["gpt_neo", "mpt", "bloom", "falcon-alibi"])
@@ -402,4 +407,5 @@ def test_a_number_of_layers_without_sense_is_refused(fields: Any, tmp_path: Path
     with pytest.raises(ModelError, match="1000000000 layers"):
         read_config(folder, folder)
     done = ngt("summarize", "-m", folder, HARBOUR)
-    assert done.returncode == 4 and b"1000000000 layers" in done.stderr
+    assert done.returncode == 4
+    assert b"1000000000 layers" in done.stderr

@@ -91,7 +91,8 @@ def test_the_weight_can_be_had_unpacked_and_counts_as_before(dtype: torch.dtype)
 def test_weights_without_a_kernel_stay_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convert, "prepack_floats", lambda weight: None)
     hf = make_hf("llama", tie_word_embeddings=True)
-    assert pack_layers(hf) == 0 and not any(packed_weights(hf))
+    assert pack_layers(hf) == 0
+    assert not any(packed_weights(hf))
     assert hf.get_output_embeddings().weight is hf.get_input_embeddings().weight
 
 
@@ -128,7 +129,8 @@ def test_a_tied_embedding_gives_the_rows_that_it_gave(dtype: torch.dtype, family
     embedding = hf.get_input_embeddings()
     assert isinstance(embedding, MappedEmbedding)
     assert embedding.weight.dtype == (torch.bfloat16 if dtype == torch.float32 else dtype)
-    assert torch.equal(embedding(ids), rows) and torch.equal(embedding(ids[0, 7]), rows[0, 7])
+    assert torch.equal(embedding(ids), rows)
+    assert torch.equal(embedding(ids[0, 7]), rows[0, 7])
     assert isinstance(hf.get_output_embeddings(), PackedLinear)
 
 
@@ -155,7 +157,8 @@ def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted
     hf, reported = make_hf("llama"), RecordingReporter()
     conversion = Conversion(WeightFormat(torch.float32, packed=True))
     reported.of(lambda: conversion.pack_rest(hf))
-    assert not any(packed_weights(hf)) and not reported.statuses
+    assert not any(packed_weights(hf))
+    assert not reported.statuses
     half = make_hf("llama").to(torch.bfloat16)
     assert convertible(half, WeightFormat(torch.bfloat16)) == []
 
@@ -175,5 +178,7 @@ def test_floats_are_not_packed_for_single_rows() -> None:
 def test_the_answer_is_the_same_packed_or_not() -> None:
     words = f"summarize {HARBOUR} --max-tokens 24 --method prompt-lookup --device cpu -v".split()
     packed, unpacked = ngt(*words), ngt(*words, "--set", "packed=no")
-    assert packed.stdout == unpacked.stdout and packed.stdout
-    assert b"Packed 8 MB" in packed.stderr and b"acked" not in unpacked.stderr
+    assert packed.stdout == unpacked.stdout
+    assert packed.stdout
+    assert b"Packed 8 MB" in packed.stderr
+    assert b"acked" not in unpacked.stderr

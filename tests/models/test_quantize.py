@@ -129,7 +129,8 @@ def test_a_mostly_unquantized_model_is_reported_in_one_line(
     reported = RecordingReporter()
     reported.of(lambda: load_quantized(folder, INT8))
     found = reported.warnings
-    assert len(found) == len(told) and all(a in b for a, b in zip(told, found, strict=True))
+    assert len(found) == len(told)
+    assert all(a in b for a, b in zip(told, found, strict=True))
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -189,10 +190,8 @@ def test_integers_and_the_dtype_of_most_tensors_are_seen_in_the_files(tmp_path: 
                 checkpoints._open_weights(*given)
             continue
         stored = checkpoints._open_weights(*given)
-        assert (
-            stored is not None
-            and checkpoints._most_frequent_dtype(stored.values()) == torch.bfloat16
-        )
+        assert stored is not None
+        assert checkpoints._most_frequent_dtype(stored.values()) == torch.bfloat16
 
 
 def test_another_device_is_refused_in_two_lines() -> None:

@@ -69,7 +69,9 @@ def loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loads:
 
 def test_the_second_start_reads_one_file(loads: Loads) -> None:
     first = loads()
-    assert torch.equal(loads(), first) and loads.quantized == 1 and not loads.said
+    assert torch.equal(loads(), first)
+    assert loads.quantized == 1
+    assert not loads.said
     assert [(one.folder, one.bytes) for one in cached_weights()] == [
         (os.path.realpath(loads.folder), loads.file.stat().st_size)
     ]
@@ -82,8 +84,11 @@ def test_weights_that_took_the_place_of_others_are_quantized(loads: Loads, tmp_p
     saved(tmp_path / "other", make_hf("qwen2", seed=1, tie_word_embeddings=True))
     (tmp_path / "other" / weights.name).replace(weights)
     os.utime(weights, ns=(about.st_atime_ns, about.st_mtime_ns))
-    assert weights.stat().st_size == about.st_size and not torch.equal(loads(), first)
-    assert loads.quantized == 2 and len(loads.said) == 1 and "made again" in loads.said[0]
+    assert weights.stat().st_size == about.st_size
+    assert not torch.equal(loads(), first)
+    assert loads.quantized == 2
+    assert len(loads.said) == 1
+    assert "made again" in loads.said[0]
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 40, -1, None])
@@ -93,9 +98,12 @@ def test_damage_costs_quantizing_again(loads: Loads, kept_bytes: int | None) -> 
     broken = content[:-200] + bytes([content[-200] ^ 1]) + content[-199:]
     loads.file.rename(loads.file.with_name("old"))
     loads.file.write_bytes(broken if kept_bytes is None else content[:kept_bytes])
-    assert torch.equal(loads(), first) and loads.quantized == 2
-    assert len(loads.said) == 1 and "made again" in loads.said.pop()
-    assert torch.equal(loads(), first) and loads.quantized == 2
+    assert torch.equal(loads(), first)
+    assert loads.quantized == 2
+    assert len(loads.said) == 1
+    assert "made again" in loads.said.pop()
+    assert torch.equal(loads(), first)
+    assert loads.quantized == 2
 
 
 def test_a_kept_file_is_one_of_safetensors(tmp_path: Path) -> None:
@@ -118,7 +126,8 @@ def test_a_kept_file_is_one_of_safetensors(tmp_path: Path) -> None:
     for found in (mapped, again, theirs):
         assert found.keys() == given.keys()
         for name, tensor in given.items():
-            assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+            assert found[name].dtype == tensor.dtype
+            assert torch.equal(found[name], tensor)
     assert all(one.data_ptr() % 64 == 0 for one in again.values() if one.numel())
 
 
@@ -152,7 +161,8 @@ def test_a_changed_checkpoint_is_quantized_again(loads: Loads) -> None:
         assert loads.quantized == number
     saved(Path(loads.folder), make_hf("qwen2", seed=1, tie_word_embeddings=True))
     other = loads()
-    assert loads.quantized == 4 and not torch.equal(other, first)
+    assert loads.quantized == 4
+    assert not torch.equal(other, first)
     assert len(cached_weights()) == 1
 
 
@@ -161,9 +171,11 @@ def test_weights_that_cannot_be_cached_are_still_used(loads: Loads) -> None:
     (home("cache") / "quantized").write_text("a file where the folder should be")
     for number in (1, 2):
         first = loads()
-        assert loads.quantized == number and "not cached" in loads.said.pop()
+        assert loads.quantized == number
+        assert "not cached" in loads.said.pop()
     (home("cache") / "quantized").unlink()
-    assert torch.equal(loads(), first) and not loads.said
+    assert torch.equal(loads(), first)
+    assert not loads.said
 
 
 def test_a_full_disk_costs_a_line_and_leaves_nothing(
@@ -186,8 +198,10 @@ def test_a_full_disk_costs_a_line_and_leaves_nothing(
     with monkeypatch.context() as patch:  # it is known before
         patch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
         assert torch.equal(loads(), first)
-    assert "not cached" in loads.said.pop() and not list(loads.file.parent.iterdir())
-    assert torch.equal(loads(), first) and not loads.said
+    assert "not cached" in loads.said.pop()
+    assert not list(loads.file.parent.iterdir())
+    assert torch.equal(loads(), first)
+    assert not loads.said
 
 
 def test_no_file_is_written_where_there_is_no_room_for_it(
@@ -227,8 +241,11 @@ def test_two_starts_at_once_give_one_whole_file(loads: Loads) -> None:
         first = loads()
     finally:
         ArrayWriter.add = real  # type: ignore[method-assign]
-    assert loads.quantized == 2 and torch.equal(said[1], first)
-    assert torch.equal(loads(), first) and loads.quantized == 2 and not loads.said
+    assert loads.quantized == 2
+    assert torch.equal(said[1], first)
+    assert torch.equal(loads(), first)
+    assert loads.quantized == 2
+    assert not loads.said
     assert len(list(loads.file.parent.glob("*.safetensors"))) == 1
 
 
@@ -245,7 +262,8 @@ def test_an_embedding_of_its_own_keeps_the_narrower_dtype(
     hf, _ = load_quantized(folder, INT8)
     assert hf.dtype == torch.float32
     kept = hf.get_input_embeddings()
-    assert isinstance(kept, MappedEmbedding) and kept.weight.dtype == torch.bfloat16
+    assert isinstance(kept, MappedEmbedding)
+    assert kept.weight.dtype == torch.bfloat16
     true = kept.weight.float()
     assert torch.equal(kept(torch.arange(9)[None]), true[None, :9])
 
@@ -256,7 +274,9 @@ def test_models_list_shows_what_is_kept(loads: Loads) -> None:
     rows = {row["name"]: row for row in json.loads(ngt("models", "list", "--json").stdout)}
     assert rows["builtin"]["quantized_bytes"] == 0
     row = rows[os.path.realpath(loads.folder)]
-    assert row["quantized_bytes"] == size and row["bytes"] > 0 and row["kinds"] == ["int8"]
+    assert row["quantized_bytes"] == size
+    assert row["bytes"] > 0
+    assert row["kinds"] == ["int8"]
     assert b" in int8" in ngt("models", "list").stdout
     assert os.path.realpath(loads.folder).encode() in ngt("models", "list").stdout
     Path(loads.folder).rename(f"{loads.folder}-moved")

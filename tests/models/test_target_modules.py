@@ -69,7 +69,8 @@ def test_a_layer_of_another_class_gives_the_product_of_its_integers(kind: Any) -
     true = own(rows)
     weight = own.weight.t() if isinstance(own, Conv1D) else own.weight
     (place,) = quantize(hf)
-    assert place.transposed == isinstance(own, Conv1D) and isinstance(hf[0], PackedLinear)
+    assert place.transposed == isinstance(own, Conv1D)
+    assert isinstance(hf[0], PackedLinear)
     found = hf[0](rows)
     assert torch.allclose(
         found.double(), expected_matmul(hf[0], weight, rows), rtol=1e-5, atol=1e-5
@@ -161,7 +162,8 @@ def test_weights_of_experts_may_be_wider_than_the_rows() -> None:
     quantize(hf)
     rows, chosen, weights = routed(6, 4)
     found, true = hf.experts(rows.bfloat16(), chosen, weights), hf.experts(rows, chosen, weights)
-    assert found.dtype == torch.bfloat16 and (found - true).norm() < 0.03 * true.norm()
+    assert found.dtype == torch.bfloat16
+    assert (found - true).norm() < 0.03 * true.norm()
 
 
 def test_an_expert_that_stands_for_none_adds_nothing() -> None:

@@ -145,7 +145,8 @@ def test_stop_strings_cut_where_a_search_of_the_whole_text_would(text, stop) -> 
     ends = [(text.find(s) + len(s), s) for s in stop if s in text]
     if ends:
         end = min(e for e, _ in ends)
-        assert stopped and place == end - 1
+        assert stopped
+        assert place == end - 1
         assert out == text[: min(text[:end].find(s) for s in stop if s in text[:end])]
     else:
         assert not stopped

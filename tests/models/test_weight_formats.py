@@ -121,7 +121,8 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
     for wanted in reads:
         read.clear()
         model = load_model(ModelSpec(half_folder, "cpu", num_draft=num_draft))
-        assert read == wanted and model.dtype == read[-1] == model.hf.dtype
+        assert read == wanted
+        assert model.dtype == read[-1] == model.hf.dtype
         assert any(packed_weights(model.hf))
         words = "multiplies" if exact or num_draft is None else "depend on the rows beside it"
         assert words in model.origin.dtype_why
@@ -151,7 +152,8 @@ def test_the_weights_are_those_that_the_named_dtype_gives(
         monkeypatch.setattr(room, "instruction_sets", lambda has=has: frozenset(has))
         auto = load_model(ModelSpec(half_folder, "cpu"))
         named = load_model(ModelSpec(half_folder, "cpu", name))
-        assert auto.dtype == named.dtype == getattr(torch, name) and not named.origin.dtype_why
+        assert auto.dtype == named.dtype == getattr(torch, name)
+        assert not named.origin.dtype_why
         ours, theirs = auto.hf.state_dict(), named.hf.state_dict()
         assert ours.keys() == theirs.keys()
         for key, one in ours.items():
@@ -179,7 +181,8 @@ def test_named_and_built_in_dtypes_are_not_chosen_by_rule(half_folder: str) -> N
 @pytest.mark.usefixtures("multiplies")
 def test_between_layers_of_8_bits_is_float32(half_folder: str) -> None:
     model = load_model(ModelSpec(half_folder, "cpu", quantize="int8", num_draft=32))
-    assert model.dtype == F32 and "layers of 8 bits" in model.origin.dtype_why
+    assert model.dtype == F32
+    assert "layers of 8 bits" in model.origin.dtype_why
     assert all(storage.bits == 8 for storage in packed_weights(model.hf))
 
 
@@ -192,7 +195,8 @@ def test_half_precision_without_a_kernel_is_told_of_where_it_is_named(
         for dtype in ("bfloat16", "float32"):
             load_model(ModelSpec(half_folder, "cpu", dtype))
     (line,) = reported.warnings
-    assert line.startswith("bfloat16 is slow on this CPU") and "--dtype float32" in line
+    assert line.startswith("bfloat16 is slow on this CPU")
+    assert "--dtype float32" in line
 
 
 def test_bfloat16_is_taken_by_gpus_that_multiply_it(
@@ -210,7 +214,8 @@ def test_bfloat16_is_taken_by_gpus_that_multiply_it(
 
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
         planned = plan(ModelSpec(half_folder, "cuda"))
-        assert planned.format.dtype == wanted and not planned.format.chosen_by_rule
+        assert planned.format.dtype == wanted
+        assert not planned.format.chosen_by_rule
         assert plan(ModelSpec(half_folder, "cuda", "bfloat16")).format.dtype == BF16
         with monkeypatch.context() as patch:
             patch.setattr(room, "read_checkpoint", fail)
@@ -218,7 +223,8 @@ def test_bfloat16_is_taken_by_gpus_that_multiply_it(
                 room.read(planned)
         assert torch.backends.cudnn.allow_tf32 is False
     (line,) = reported.warnings
-    assert "emulates bfloat16" in line and "--dtype bfloat16" in line
+    assert "emulates bfloat16" in line
+    assert "--dtype bfloat16" in line
 
 
 def fail(*_: object, **__: object) -> Any:
@@ -267,7 +273,8 @@ def test_weights_stay_unpacked_without_avx2(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_tokens_are_those_of_plain_decoding_and_v_names_the_feature(half_folder: str) -> None:
     words = ["summarize", HARBOUR, "-m", half_folder, "--max-tokens", "24", "--device", "cpu"]
     plain, drafted = ngt(*words, "--method", "none"), ngt(*words, "-v")
-    assert plain.stdout == drafted.stdout and plain.stdout
+    assert plain.stdout == drafted.stdout
+    assert plain.stdout
     told = " ".join(drafted.stderr.decode().split())
     choice = dtype_by_rule(BF16, 0, instruction_sets())
     dtype = str(choice.dtype)[6:]

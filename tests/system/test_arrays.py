@@ -66,14 +66,16 @@ def test_arrays_are_read_as_written(kind: ArrayFile) -> None:
     for rows in (70, 5, 0):
         path = written(kind, rows)
         arrays, metadata = kind.map(path, ABOUT)
-        assert same(arrays, sample(kind, rows)) and metadata == {**ABOUT, "format": kind.format}
+        assert same(arrays, sample(kind, rows))
+        assert metadata == {**ABOUT, "format": kind.format}
         others = {n: a for n, a in load_file(path).items() if not n.endswith(PADDING)}
         assert same(others, sample(kind, rows))
         assert all(a.ctypes.data % 64 == 0 for a in arrays.values() if a.size)
         for array in arrays.values():
             array += 1  # neither the file nor what others see changes
         assert same(kind.map(path)[0], sample(kind, rows))
-    assert path.stat().st_mode & 0o777 == 0o600 and kind.paths() == [path]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert kind.paths() == [path]
     assert (named := store_of(path, home("cache"))) and named.path == path.parent
 
 
@@ -142,7 +144,8 @@ def test_another_format_another_content_and_too_large_a_file_are_refused() -> No
             attempt.map(path, wanted)
     with pytest.raises(OSError) as caught:
         replace(TRIES, most=2).write(TRIES.path("y"), sample(TRIES), ABOUT)
-    assert caught.value.errno == errno.EFBIG and not TRIES.path("y").exists()
+    assert caught.value.errno == errno.EFBIG
+    assert not TRIES.path("y").exists()
 
 
 def test_no_file_is_one_error_and_what_is_not_a_file_another() -> None:
@@ -204,5 +207,6 @@ def test_a_cache_whose_path_is_no_utf_8_is_like_another(
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "\udcff"))
     path = TRIES.write(TRIES.path("x"), sample(TRIES), {})
     compared.clear()
-    assert same(TRIES.map(path)[0], sample(TRIES)) and not compared
+    assert same(TRIES.map(path)[0], sample(TRIES))
+    assert not compared
     assert not store.take_remark()

@@ -93,7 +93,8 @@ def test_eviction_spares_other_limits_and_unfinished_files() -> None:
     kept = names()
     put("tries/i.trie.safetensors", 10, 1)
     put("parts/old.partial", 10, 2 * ABANDONED_S / DAY)  # a killed run's
-    assert len(evict(0)) == 2 and names() == kept
+    assert len(evict(0)) == 2
+    assert names() == kept
 
 
 def test_of_what_has_its_own_bound_the_file_used_last_stays_whatever_its_size() -> None:
@@ -119,7 +120,9 @@ def test_use_is_noted_of_pieces_and_files() -> None:
     put_piece("parts", "c", 200, 5)
     assert Kind("parts", bytes).get("c")
     assert len(evict(used.stat().st_size + 1000)) >= 1
-    assert used.exists() and not unused.exists() and "c" in names()
+    assert used.exists()
+    assert not unused.exists()
+    assert "c" in names()
 
 
 def written(name: str) -> Path:
@@ -157,19 +160,23 @@ def test_the_cache_is_bounded_while_a_command_runs_and_not_at_each_write(
             assert sum(entry.size for entry in entries) <= 200_000 * 1.05 + 2200
     assert 10 < len(looks) < 120
     removed = cache_limit.finish()
-    assert removed.pieces + removed.files > 350 and removed.limit == 200_000
+    assert removed.pieces + removed.files > 350
+    assert removed.limit == 200_000
 
 
 def test_the_bound_is_the_commands_largest_and_without_writing_nothing_is_looked_at() -> None:
     cache_limit.finish()  # what other tests wrote
     put("parts/old", 500, 9)
     cache_limit.hold_to(1)
-    assert cache_limit.finish().files == 0 and names() == {"old"}
+    assert cache_limit.finish().files == 0
+    assert names() == {"old"}
     Kind("parts", bytes).put("new", b"x")  # before the bound is known
-    assert cache_limit.finish().files == 0 and names() == {"old", "new"}
+    assert cache_limit.finish().files == 0
+    assert names() == {"old", "new"}
     for most in (300, 400, 100):
         cache_limit.hold_to(most)
-    assert cache_limit.finish().limit == 400 and names() == {"new"}
+    assert cache_limit.finish().limit == 400
+    assert names() == {"new"}
 
 
 def printed(*words: str) -> Any:
@@ -197,13 +204,15 @@ def test_list_and_show_have_every_store(one_of_each: Mapping[str, int]) -> None:
     assert all(printed("cache", "show", name) == row for name, row in rows.items())
     lines = ngt("cache", "list").stdout.decode().splitlines()
     assert {line.split("\t")[0] for line in lines if line.split("\t")[4] == "by name"} == BY_NAME
-    assert lines[0].split("\t")[:2] == ["name", "pieces"] and len(lines) == 1 + len(STORES)
+    assert lines[0].split("\t")[:2] == ["name", "pieces"]
+    assert len(lines) == 1 + len(STORES)
     for name, below in (("", ""), ("pools", "tries"), ("trials", NAME)):
         path = str(home("cache") / below)
         assert printed("cache", "path", *name.split()) == {"path": path}
         assert ngt("cache", "path", *name.split()).stdout.decode() == f"{path}\n"
     wrong = ngt("cache", "show", "trial")
-    assert wrong.returncode == 2 and b"trials" in wrong.stderr
+    assert wrong.returncode == 2
+    assert b"trials" in wrong.stderr
 
 
 @pytest.mark.parametrize(
@@ -232,12 +241,14 @@ def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
     assert ngt("trie", "build", str(tmp_path / "tides.json")).returncode == 0
     every = {p for p in home("cache").rglob("*.safetensors") if p.is_file()}
     entries = cache._list_files([]) + cache._list_pieces()
-    assert {entry.content for entry in entries} >= every and all(entry.store for entry in entries)
+    assert {entry.content for entry in entries} >= every
+    assert all(entry.store for entry in entries)
     stored = {entry.store.name for entry in entries if entry.store}
     assert stored >= {"documents", "passages", "tries", "pools", "trials"}
     printed("cache", "clear")
     left = {row["name"] for row in printed("cache", "list") if row["bytes"]}
-    assert left and left <= {"pools"}
+    assert left
+    assert left <= {"pools"}
 
 
 def test_undeletable_files_are_named_and_others_deleted(
@@ -252,7 +263,8 @@ def test_undeletable_files_are_named_and_others_deleted(
 
     monkeypatch.setattr(Path, "unlink", fail)
     done = ngt("cache", "clear")
-    assert done.returncode == 1 and f"{kept}: permission denied" in done.stderr.decode()
+    assert done.returncode == 1
+    assert f"{kept}: permission denied" in done.stderr.decode()
     left = {name.split()[0].split(".")[0] for name in names()}
     assert left == BY_NAME | {"prefixes"}
 
@@ -267,14 +279,18 @@ def test_a_command_keeps_the_cache_within_its_bound_and_says_so_with_v(tmp_path:
     page.write_text(page.read_text().replace("noon", "dawn"))
     done = ngt("docs", "list", str(page), "-v", NGT_CACHE_MB="1")
     told = done.stderr.decode().replace("\n", " ")
-    assert done.returncode == 0 and not old.exists() and "--set cache_mb" in told
+    assert done.returncode == 0
+    assert not old.exists()
+    assert "--set cache_mb" in told
     assert "Removed the least recently used 0 pieces and 1 file, 1.5 MB" in told
     put("stand-ins/old.safetensors", 900_000, 9)
     put("stand-ins/other.safetensors", 900_000, 8)
     again = ngt("docs", "show", str(page), "--text", NGT_CACHE_MB="1")
-    assert again.stdout == shown.stdout.replace(b"noon", b"dawn") and again.stderr == b""
+    assert again.stdout == shown.stdout.replace(b"noon", b"dawn")
+    assert again.stderr == b""
     wrong = ngt("summarize", str(page), "--set", "cache_mb=0")
-    assert wrong.returncode == 2 and b"cache_mb" in wrong.stderr
+    assert wrong.returncode == 2
+    assert b"cache_mb" in wrong.stderr
 
 
 def test_the_trie_of_passages_is_not_kept_and_that_of_whole_documents_is(tmp_path: Path) -> None:
@@ -284,7 +300,8 @@ def test_the_trie_of_passages_is_not_kept_and_that_of_whole_documents_is(tmp_pat
     flags = ("--method", "trie", "--max-tokens", "2", "--json")
     asked = ngt("ask", "-d", str(tmp_path / "long.txt"), "Which tide was of day 7?", *flags)
     body = json.loads(asked.stdout)
-    assert body["retrieval"] and body["trie"]["status"] == "built"
+    assert body["retrieval"]
+    assert body["trie"]["status"] == "built"
     assert not list_files()
     ngt("ask", "-d", str(tmp_path / "short.txt"), "When?", *flags)
     assert [trie.documents for trie in list_files()] == [("short.txt",)]
@@ -300,5 +317,7 @@ def test_undeletable_entries_of_the_store_are_not_reported_as_deleted(
         done = ngt("cache", "clear", "parts")
         other.execute("ROLLBACK")
     other.close()
-    assert done.returncode == 1 and not done.stdout and NAME.encode() in done.stderr
+    assert done.returncode == 1
+    assert not done.stdout
+    assert NAME.encode() in done.stderr
     assert names() == {"a"}

@@ -89,13 +89,15 @@ def test_another_users_cache_is_not_used_though_it_can_be_written(
     with monkeypatch.context() as patch:
         patch.setattr("os.geteuid", lambda: OTHER)
         done = ngt("generate", "When?", "--max-tokens", "1")
-    assert done.returncode == 2 and not list(home("cache").iterdir())
+    assert done.returncode == 2
+    assert not list(home("cache").iterdir())
     told = f"ngt: {home('cache')} belongs to another user\nSet NGT_HOME to a folder of yours.\n"
     assert done.stderr.decode() == told
 
 
 def test_a_closed_home_is_named_and_asking_for_a_folder_makes_none(tmp_path: Path) -> None:
-    assert not home("cache").exists() and not home("cache").parent.exists()
+    assert not home("cache").exists()
+    assert not home("cache").parent.exists()
     (tmp_path / "ngt-home").mkdir(0o000)
 
     def work() -> None:
@@ -116,7 +118,8 @@ def test_without_ngt_home_every_kind_of_folder_is_in_the_users_home(
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     folders = {home(kind) for kind in ("config", "cache", "state", "run")}
-    assert len(folders) == 4 and all(tmp_path in folder.parents for folder in folders)
+    assert len(folders) == 4
+    assert all(tmp_path in folder.parents for folder in folders)
     monkeypatch.setenv("NGT_HOME", "~nobody-has-this-name/x")
     with pytest.raises(UsageError, match="no such home"):
         home("cache")
@@ -156,7 +159,8 @@ def test_a_file_is_replaced_whole_or_not_at_all(
         monkeypatch.setattr(name, fail)
     write_atomically(target, ["third ", "한\n"])
     monkeypatch.undo()
-    assert target.read_text(encoding="utf-8") == "third 한\n" and mode(target) == 0o640
+    assert target.read_text(encoding="utf-8") == "third 한\n"
+    assert mode(target) == 0o640
     assert list(tmp_path.iterdir()) == [target]
 
 
@@ -230,7 +234,8 @@ def test_a_file_of_another_that_has_the_passing_name_stays(tmp_path: Path) -> No
     (tmp_path / "far").write_text("far")
     seen[0].symlink_to(tmp_path / "far")
     write_atomically(tmp_path / "answer", "new")
-    assert seen[0].is_symlink() and (tmp_path / "far").read_text() == "far"
+    assert seen[0].is_symlink()
+    assert (tmp_path / "far").read_text() == "far"
     assert (tmp_path / "answer").read_text() == "new"
 
 
@@ -238,7 +243,8 @@ def test_a_link_a_pipe_and_a_descriptor_are_written_through(tmp_path: Path) -> N
     """Behind what a descriptor had before, and its file stays the same."""
     (tmp_path / "link").symlink_to(tmp_path / "far")
     write_atomically(tmp_path / "link", "text")
-    assert (tmp_path / "far").read_text() == "text" and (tmp_path / "link").is_symlink()
+    assert (tmp_path / "far").read_text() == "text"
+    assert (tmp_path / "link").is_symlink()
     os.mkfifo(tmp_path / "pipe")
     with ThreadPoolExecutor() as pool:
         got = pool.submit((tmp_path / "pipe").read_text)
@@ -310,4 +316,5 @@ def test_any_invalid_json_is_one_error(text: str | bytes) -> None:
 
 def test_keys_depend_on_every_part_and_on_their_borders() -> None:
     keys = {key_of("a", "b"), key_of("ab"), key_of("b", "a"), key_of("a"), key_of("a", "b", "")}
-    assert len(keys) == 5 and all(len(key) == 32 for key in keys)
+    assert len(keys) == 5
+    assert all(len(key) == 32 for key in keys)

@@ -240,8 +240,10 @@ def test_code_that_is_bounded_in_threads_limits_no_other_thread() -> None:
         running = [pool.submit(work) for _ in range(2)]
         begun.wait()
         while wait(running, 0.05).not_done:
-            assert len(bytearray(110_000_000)) == 110_000_000 and state() == before
-    assert state() == before and [one.result() for one in running] == [None, None]
+            assert len(bytearray(110_000_000)) == 110_000_000
+            assert state() == before
+    assert state() == before
+    assert [one.result() for one in running] == [None, None]
 
 
 def test_time_alone_is_bounded_in_any_thread_where_processes_are_not_forked() -> None:
@@ -254,7 +256,8 @@ def test_time_alone_is_bounded_in_any_thread_where_processes_are_not_forked() ->
                 timed(endless, 0.05)
         with pytest.raises(ModelError, match="odd"):
             timed(fail, 60)
-        assert timed(lambda: 5, 60) == 5 and state() == before
+        assert timed(lambda: 5, 60) == 5
+        assert state() == before
 
     check()
     with ThreadPoolExecutor(1) as pool:

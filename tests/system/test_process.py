@@ -31,7 +31,8 @@ def python(code: str) -> "subprocess.Popen[bytes]":
 
 
 def wait_ready(process: "subprocess.Popen[bytes]") -> None:
-    assert process.stdout and process.stdout.readline() == b"ready\n"
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
 
 
 @pytest.mark.parametrize(
@@ -68,9 +69,8 @@ def test_exit_codes_and_output_are_kept_with_streams_missing_or_full(closed: Any
         done = {command: warm.run(*command.split(), **given) for command in COMMANDS}
     assert {command: one.returncode for command, one in done.items()} == COMMANDS
     listed = done["presets list"]
-    assert not listed.stderr and (b"summarize" in listed.stdout) is (
-        1 not in given.get("closed", ())
-    )
+    assert not listed.stderr
+    assert (b"summarize" in listed.stdout) is (1 not in given.get("closed", ()))
 
 
 def test_a_process_that_starts_without_streams_ends_as_any_other() -> None:
@@ -84,10 +84,13 @@ def test_a_full_disk_behind_stdout_is_named(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = warm.run(*arguments, stdout=full)
     first, second = done.stderr.decode().splitlines()
-    assert done.returncode == 1 and first == "ngt: standard output: no space left on device"
+    assert done.returncode == 1
+    assert first == "ngt: standard output: no space left on device"
     assert "elsewhere" in second
     done = warm.run("summarize", HARBOUR, "-o", "/dev/full")
-    assert done.returncode == 1 and done.stdout and b"Make room" in done.stderr
+    assert done.returncode == 1
+    assert done.stdout
+    assert b"Make room" in done.stderr
 
 
 # --- signals ---
@@ -120,7 +123,8 @@ def test_ctrl_c_at_any_moment_of_a_start_leaves_no_traceback(
         time.sleep(moment)
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=30)[1]
-        assert b"Traceback" not in errors and b"Error" not in errors
+        assert b"Traceback" not in errors
+        assert b"Error" not in errors
         assert process.returncode in (0, 130)  # 0 where it came after all was done
 
 
@@ -165,7 +169,8 @@ def test_a_signal_ends_a_library_that_does_not_return_and_a_file_is_written_to_i
     (tmp_path / "whole.sent").touch()
     out, errors = process.communicate(timeout=60)
     assert process.returncode == code
-    assert out == b"" and b"Traceback" not in errors
+    assert out == b""
+    assert b"Traceback" not in errors
     assert (tmp_path / "whole").exists() == (work == WRITING)
 
 
@@ -300,7 +305,8 @@ def test_a_long_text_of_an_error_is_cut_and_debug_keeps_code_and_lines(monkeypat
     for arguments in (("--debug", "presets", "list"), ("presets", "list", "--debug")):
         assert call(monkeypatch, *arguments) == 3
         told = capsys.readouterr().err
-        assert "Traceback" in told and told.endswith("ngt: a.txt: empty\nGive another.\n")
+        assert "Traceback" in told
+        assert told.endswith("ngt: a.txt: empty\nGive another.\n")
 
 
 def test_help_is_a_word_as_well_and_v_the_version(monkeypatch, capsys) -> None:
@@ -320,7 +326,9 @@ def test_help_is_a_word_as_well_and_v_the_version(monkeypatch, capsys) -> None:
 def test_a_plain_terminal_of_no_size_gets_the_answer_and_no_control_sequence() -> None:
     shown, code = in_terminal("summarize", HARBOUR, "--max-tokens", "40", columns=0, TERM="dumb")
     lines = shown.replace("\r\n", "\n")
-    assert code == 0 and "\x1b" not in lines and "\r" not in lines
+    assert code == 0
+    assert "\x1b" not in lines
+    assert "\r" not in lines
     remark, _, answer = lines.partition("\n\n")
     assert remark.startswith("The built-in model is a demonstration")
     assert answer.startswith("The harbour")

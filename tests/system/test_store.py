@@ -43,7 +43,8 @@ def test_pieces_are_kept_by_kind_and_key(path: Path) -> None:
     READINGS.put("a", Reading(0.5, ("x", "é")))
     READINGS.put_many({"a": Reading(float("inf")), "b": Reading(1.0)})
     IDS.put("a", b"\0\1")
-    assert READINGS.get("a") == Reading(float("inf")) and READINGS.get("c") is None
+    assert READINGS.get("a") == Reading(float("inf"))
+    assert READINGS.get("c") is None
     assert Kind("readings", dict[str, int]).get("a") is None  # of another form
     assert READINGS.get_many(["b", "c"]) == {"b": Reading(1.0)}
     assert IDS.each() == {"a": b"\0\1"}
@@ -51,7 +52,9 @@ def test_pieces_are_kept_by_kind_and_key(path: Path) -> None:
     READINGS.put("c", Reading(1.0, ("\ud800",)))  # no JSON, and no file, has such text
     assert list(READINGS.each()) == ["b"]
     IDS.delete(IDS.each())
-    assert not IDS.each() and path.stat().st_mode & 0o777 == 0o600 and not store.take_remark()
+    assert not IDS.each()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not store.take_remark()
 
 
 def other_version(path: Path) -> bytes:
@@ -94,7 +97,9 @@ def test_of_a_damaged_file_no_value_is_another_one(data: st.DataObject) -> None:
 
 
 def test_a_query_makes_no_file(path: Path) -> None:
-    assert IDS.get("a") is None and IDS.each() == {} and store.pieces() == []
+    assert IDS.get("a") is None
+    assert IDS.each() == {}
+    assert store.pieces() == []
     IDS.delete(["a"])
     assert not path.parent.exists()
 
@@ -110,7 +115,8 @@ def test_where_nothing_can_be_written_what_is_there_is_read_with_one_remark(
     monkeypatch.setattr(store, "_OPENING", (*store._OPENING, f"PRAGMA {pragma}"))
     for _ in range(2):
         IDS.put_many({"a": b"2", "b": b"x" * 100_000})
-    assert IDS.each() == {"a": b"1"} and why in store.take_remark()
+    assert IDS.each() == {"a": b"1"}
+    assert why in store.take_remark()
     IDS.put("b", b"x" * 100_000)
     assert not store.take_remark()
 
@@ -122,7 +128,8 @@ def test_a_command_shows_the_remark_once_and_above_its_error(
     path.mkdir(parents=True)
     (path.parents[1] / "a.html").write_bytes(text)
     done = ngt("ask", "-d", str(path.parents[1] / "a.html"), "--dry-run", "When is high tide?")
-    assert done.returncode == code and done.stderr.count(b"not a regular file") == 1
+    assert done.returncode == code
+    assert done.stderr.count(b"not a regular file") == 1
     assert not code or b"not a regular file" in done.stderr.splitlines()[-3]
 
 
@@ -140,7 +147,8 @@ def test_a_file_that_is_removed_meanwhile_is_begun_anew(path: Path) -> None:
     path.unlink()
     assert IDS.get("a") is None
     IDS.put("a", b"2")
-    assert path.exists() and IDS.get("a") == b"2"
+    assert path.exists()
+    assert IDS.get("a") == b"2"
 
 
 def test_another_process_that_writes_for_long_costs_a_remark(
@@ -182,5 +190,6 @@ def test_processes_at_once_lose_nothing_and_killed_ones_leave_whole_values(path:
     for process in filling:
         process.join()
     assert [process.exitcode for process in filling] == [0] * 6
-    assert sum(" " in key for key in IDS.each()) == 6 * 40 and IDS.get("1000") == value_of(1000)
+    assert sum(" " in key for key in IDS.each()) == 6 * 40
+    assert IDS.get("1000") == value_of(1000)
     assert not store.take_remark()
