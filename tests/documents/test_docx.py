@@ -352,6 +352,13 @@ def test_comments_are_read_behind_what_they_stand_at(body: str, text: str) -> No
     assert text_of(body, parts) == text
 
 
+def test_comments_with_references_to_comments_are_read() -> None:
+    inner = f"<w:p>{run('No.')}{MARK.format(2)}</w:p>"
+    parts = {"comments.xml": comments(_1=inner, _2=paragraph("Yes."))}
+    text = text_of(f"<w:p>{run('a')}{MARK.format(1)}</w:p>", parts)
+    assert text == "a\n\n[comment by Ines: No.]\n\n[comment by Ines: Yes.]"
+
+
 PAGE = "<html><head><title>T</title></head><body><p>In a chunk.</p><ol><li>one</ol></body></html>"
 MHT = (
     "MIME-Version: 1.0\r\nContent-Type: multipart/related; boundary=b\r\n\r\n--b\r\n"

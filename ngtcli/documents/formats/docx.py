@@ -203,6 +203,7 @@ class _Document:
         self._note_labels: dict[str, dict[str, str]] = {}  # by kind and id
         self._placed_comments: set[str] = set()  # ids of comments in the text
         self._page_parts: list[tuple[str, Part]] | None = None
+        self._comments: dict[str, str] = {}  # by id; empty while comments themselves are parsed
         self._comments = self._parse_comments()
 
     @cached_property
