@@ -77,20 +77,20 @@ def test_paragraphs_have_the_numbers_that_word_shows(
     assert [line.strip() for line in lines] == [f"{mark} x" for mark in marks.split("; ")]
 
 
-def test_lists_of_one_numbering_count_on_unless_they_start_anew() -> None:
+def test_lists_of_one_numbering_continue_unless_they_restart() -> None:
     parts = {"numbering.xml": numbering(CLAUSES, "", "", START.format(0, 1), START.format(0, 7))}
     body = item("a") + item("b", 0, 2) + item("c", 0, 3) + item("d", 0, 3) + item("e", 0, 4)
     assert text_of(body, parts) == "1. a\n2. b\n1. c\n2. d\n7. e"
 
 
-def test_a_list_may_replace_a_level() -> None:
+def test_lists_override_levels() -> None:
     change = f'<w:lvlOverride w:ilvl="0">{level(0, "%1)", "lowerLetter")}</w:lvlOverride>'
     assert text_of(item("x") + item("y"), {"numbering.xml": numbering(CLAUSES, change)}) == (
         "a) x\nb) y"
     )
 
 
-def test_paragraphs_between_items_do_not_begin_a_list_anew() -> None:
+def test_lists_continue_after_other_paragraphs() -> None:
     body = item("a") + paragraph("Between.") + item("b")
     parts = {"numbering.xml": numbering(CLAUSES)}
     assert text_of(body, parts) == "1. a\n\nBetween.\n\n2. b"
@@ -123,23 +123,23 @@ def styled(text: str, style: str, more: str = "", run: str = "") -> str:
 
 def test_headings_are_numbered_by_their_styles() -> None:
     body = styled("A", "H1") + styled("B", "H2") + styled("C", "H2") + styled("D", "H1")
-    found = read(body, {"numbering.xml": numbering(STYLED_LEVELS), "styles.xml": HEADINGS})
-    assert found.text == "1 A\n\n1.1 B\n\n1.2 C\n\n2 D"
-    assert [s.heading for s in found.about.sections] == ["1 A", "1.1 B", "1.2 C", "2 D"]
+    extracted = read(body, {"numbering.xml": numbering(STYLED_LEVELS), "styles.xml": HEADINGS})
+    assert extracted.text == "1 A\n\n1.1 B\n\n1.2 C\n\n2 D"
+    assert [s.heading for s in extracted.about.sections] == ["1 A", "1.1 B", "1.2 C", "2 D"]
 
 
-def test_a_paragraph_may_leave_the_numbering_of_its_style() -> None:
+def test_paragraphs_leave_the_numbering_of_their_style() -> None:
     body = styled("A", "H1") + styled("B", "H1", '<w:numPr><w:numId w:val="0"/></w:numPr>')
     parts = {"numbering.xml": numbering(STYLED_LEVELS), "styles.xml": HEADINGS}
     assert text_of(body + styled("C", "H1"), parts) == "1 A\n\nB\n\n2 C"
 
 
 def test_styles_based_on_headings_are_headings() -> None:
-    found = read(styled("A", "Own") + paragraph("b"), {"styles.xml": HEADINGS})
-    assert [section.heading for section in found.about.sections] == ["A"]
+    extracted = read(styled("A", "Own") + paragraph("b"), {"styles.xml": HEADINGS})
+    assert [section.heading for section in extracted.about.sections] == ["A"]
 
 
-def test_a_paragraph_of_a_list_without_a_number_has_no_bullet() -> None:
+def test_list_paragraphs_without_a_number_have_no_bullet() -> None:
     assert text_of(styled("a", "LP") + styled("b", "LB"), {"styles.xml": HEADINGS}) == "a\n\n- b"
 
 
@@ -148,7 +148,7 @@ def test_empty_paragraphs_of_a_list_are_counted_but_not_shown() -> None:
     assert text_of(item("a") + item("") + item("b"), parts) == "1. a\n3. b"
 
 
-def test_numbers_of_a_list_style_are_found() -> None:
+def test_lists_inherit_the_numbers_of_a_list_style() -> None:
     inside = (
         '<w:abstractNum w:abstractNumId="0"><w:numStyleLink w:val="S"/></w:abstractNum>'
         f'<w:abstractNum w:abstractNumId="1"><w:styleLink w:val="S"/>{CLAUSES}</w:abstractNum>'
@@ -208,7 +208,7 @@ HEAD = row(cell("A") + cell("B") + cell("C"))
         (row(cell("x") + cell("y", "<w:cellDel/>") + cell("z")), "x |  | z"),
     ],
 )
-def test_cells_stand_in_their_columns(rows: str, text: str) -> None:
+def test_cells_are_in_their_columns(rows: str, text: str) -> None:
     assert text_of(f"<w:tbl>{HEAD}{rows}</w:tbl>") == f"A | B | C\n{text}"
 
 
@@ -230,10 +230,10 @@ def run(text: str, properties: str = "") -> str:
 )
 def test_hidden_and_deleted_runs_are_not_read(hidden: str) -> None:
     body = f"<w:p>{run('Shown')}{hidden}{run('.')}</w:p>"
-    found = read(body, {"styles.xml": HEADINGS})
-    assert found.text == "Shown."
+    extracted = read(body, {"styles.xml": HEADINGS})
+    assert extracted.text == "Shown."
     told = ("hidden text left out: 1 word",) if "vanish" in hidden or "rStyle" in hidden else ()
-    assert found.about.warnings == told
+    assert extracted.about.warnings == told
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_hidden_and_deleted_runs_are_not_read(hidden: str) -> None:
         f"<w:moveTo>{run('seen')}</w:moveTo>",
     ],
 )
-def test_runs_that_are_shown_are_read(shown: str) -> None:
+def test_visible_runs_are_read(shown: str) -> None:
     assert text_of(f"<w:p>{shown}</w:p>", {"styles.xml": HEADINGS}) == "seen"
 
 
@@ -258,7 +258,7 @@ def test_paragraphs_of_a_hidden_style_are_not_read() -> None:
 DELETED = "<w:rPr><w:del/></w:rPr>"
 
 
-def test_a_paragraph_whose_end_is_deleted_goes_on_in_the_next() -> None:
+def test_paragraphs_with_a_deleted_end_join_the_next() -> None:
     body = paragraph("One ", DELETED) + paragraph("two ", DELETED) + paragraph("three.")
     assert text_of(body) == "One two three."
     whole = f"<w:p><w:pPr>{DELETED}</w:pPr><w:del>{run('gone')}</w:del></w:p>{paragraph('Seen.')}"
@@ -292,14 +292,14 @@ def test_notes_are_numbered_as_they_are_printed() -> None:
     assert text_of(body, parts) == ("a[^1] b[^e1] c[^2]\n\n[^1]: first\n[^2]: second\n\n[^e1]: end")
 
 
-def test_a_note_may_have_a_mark_of_its_own() -> None:
+def test_notes_keep_custom_marks() -> None:
     star = reference("footnote", 1, 'w:customMarkFollows="1"', "<w:t>*</w:t>")
     body = f"<w:p>{run('a')}{star}{run(' b')}{reference('footnote', 2)}</w:p>"
     parts = {"footnotes.xml": notes("footnote", _1="star", _2="one")}
     assert text_of(body, parts) == "a[^*] b[^1]\n\n[^*]: star\n[^1]: one"
 
 
-def test_notes_that_are_deleted_do_not_count() -> None:
+def test_deleted_notes_are_not_counted() -> None:
     body = (
         f"<w:p>{run('a')}<w:del>{reference('footnote', 1)}</w:del>{reference('footnote', 2)}</w:p>"
     )
@@ -342,7 +342,7 @@ MARK = '<w:r><w:commentReference w:id="{}"/></w:r>'
         (paragraph("a"), "a\n\n[comment by Ines: No. Yes.]\n\n[comment by Ines: Indeed.]"),
     ],
 )
-def test_comments_are_read_behind_what_they_stand_at(body: str, text: str) -> None:
+def test_comments_follow_the_block_they_are_on(body: str, text: str) -> None:
     parts = {
         "comments.xml": comments(_1=paragraph("No.") + paragraph("Yes."), _2=paragraph("Indeed.")),
         "styles.xml": HEADINGS,
@@ -378,9 +378,7 @@ MHT = (
         ("a.txt", "In a chunk.\r\n\r\none", "In a chunk.\n\none"),
     ],
 )
-def test_other_files_in_a_document_are_read_in_their_place(
-    name: str, data: str | bytes, text: str
-) -> None:
+def test_chunks_are_read_in_place(name: str, data: str | bytes, text: str) -> None:
     chunk = '<w:altChunk r:id="c1"/>'
     targets = {"c1": ("aFChunk", name)}
     body = paragraph("Before.") + chunk + paragraph("After.")
@@ -392,7 +390,7 @@ def test_other_files_in_a_document_are_read_in_their_place(
     "target",
     ["#top", "NULL", "../NULL", "media/none.png", "", "document.xml#place", "file:///C:/none.png"],
 )
-def test_relations_to_nothing_do_not_make_a_file_unreadable(target: str) -> None:
+def test_dangling_relations_are_ignored(target: str) -> None:
     body = (
         paragraph("Read.")
         + '<w:p><w:hyperlink r:id="h1"><w:r><w:t>top</w:t></w:r></w:hyperlink></w:p>'
@@ -445,7 +443,7 @@ def test_raised_digits_do_not_run_into_others(inside: str, text: str) -> None:
     assert text_of(f"<w:p>{inside}</w:p>", {"styles.xml": HEADINGS}) == text
 
 
-def test_ruby_stands_behind_its_base() -> None:
+def test_ruby_follows_its_base() -> None:
     ruby = (
         f"<w:r><w:ruby><w:rubyPr/><w:rt>{run('とうきょう')}</w:rt><w:rubyBase>{run('東京')}"
         "</w:rubyBase></w:ruby></w:r>"
@@ -466,7 +464,7 @@ BOX = "<w:txbxContent>{}</w:txbxContent>"
         "<w:p><w:r><w:pict><v:shape><v:textpath string='Boxed.'/></v:shape></w:pict></w:r></w:p>",
     ],
 )
-def test_a_document_of_a_text_box_alone_is_read(body: str) -> None:
+def test_documents_with_only_a_text_box_are_read(body: str) -> None:
     assert text_of(body) == "Boxed."
 
 
@@ -482,7 +480,7 @@ def test_a_document_of_a_text_box_alone_is_read(body: str) -> None:
         ),
     ],
 )
-def test_fields_that_are_filled_in_are_read(data: str, text: str) -> None:
+def test_form_fields_are_read(data: str, text: str) -> None:
     begin = f'<w:r><w:fldChar w:fldCharType="begin"><w:ffData>{data}</w:ffData></w:fldChar></w:r>'
     assert text_of(f"<w:p>{begin}{run(' late')}</w:p>") == text
 
@@ -491,7 +489,7 @@ def running(kind: str, text: str) -> str:
     return xml("w:hdr" if kind == "header" else "w:ftr", paragraph(text))
 
 
-def test_headers_and_footers_of_pages_are_read_and_those_of_none_are_not() -> None:
+def test_only_headers_and_footers_of_pages_are_read() -> None:
     names = {"h1": "default", "h2": "first", "h3": "even"}
     parts: dict[str, str | bytes] = {
         f"{i}.xml": running("header", f"{kind} head") for i, kind in names.items()
@@ -523,8 +521,8 @@ def test_charts_show_their_values_as_word_does() -> None:
         "</c:tx></c:title></c:valAx></c:plotArea></c:chart>",
     )
     body = '<w:p><w:r><w:drawing><c:chart r:id="k1"/></w:drawing></w:r></w:p>'
-    found = text_of(body, {"charts/c.xml": chart}, targets={"k1": ("chart", "charts/c.xml")})
-    assert found == "Ferries\nof all\n | Share\n2024-05-01 | 7.5%"
+    shown = text_of(body, {"charts/c.xml": chart}, targets={"k1": ("chart", "charts/c.xml")})
+    assert shown == "Ferries\nof all\n | Share\n2024-05-01 | 7.5%"
 
 
 def test_embedded_objects_are_reported() -> None:

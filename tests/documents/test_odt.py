@@ -175,9 +175,9 @@ def test_headings_are_numbered_by_the_outline() -> None:
         + h("Free", 1, 'text:is-list-header="true"')
         + h("E", 2)
     )
-    found = read(body, masters=masters)
-    assert found.text == "1 A\n\n1.1 B\n\n1.2 C\n\n2 D\n\nFree\n\n2.1 E"
-    assert [s.heading for s in found.about.sections][:2] == ["1 A", "1.1 B"]
+    extracted = read(body, masters=masters)
+    assert extracted.text == "1 A\n\n1.1 B\n\n1.2 C\n\n2 D\n\nFree\n\n2.1 E"
+    assert [s.heading for s in extracted.about.sections][:2] == ["1 A", "1.1 B"]
     assert text_of(h("A")) == "A"
 
 
@@ -222,7 +222,7 @@ def test_hidden_text_is_not_read(body: str) -> None:
         f'<text:section text:display="true">{p("seen")}</text:section>',
     ],
 )
-def test_text_that_is_shown_is_read(body: str) -> None:
+def test_visible_text_is_read(body: str) -> None:
     assert read(body, HIDDEN).text == "seen"
 
 
@@ -324,8 +324,8 @@ def sheet(*rows: str, columns: str = "") -> str:
 def test_sheets_are_read_as_they_are_shown(
     table: str, text: str, warnings: tuple[str, ...]
 ) -> None:
-    found = read(table, kind="spreadsheet")
-    assert (found.text, found.about.warnings) == (f"S\n\n{text}", warnings)
+    extracted = read(table, kind="spreadsheet")
+    assert (extracted.text, extracted.about.warnings) == (f"S\n\n{text}", warnings)
 
 
 NOTE = "<office:annotation><dc:creator>Ines</dc:creator><text:p>No.</text:p></office:annotation>"
@@ -356,7 +356,7 @@ def frame(text: str, y: float, x: float = 0, more: str = "") -> str:
     )
 
 
-def test_shapes_of_a_slide_are_read_by_their_place() -> None:
+def test_shapes_of_a_slide_are_read_by_position() -> None:
     shapes = (
         frame("c", 9)
         + frame("b", 5, 6)
@@ -368,7 +368,7 @@ def test_shapes_of_a_slide_are_read_by_their_place() -> None:
     assert text_of(f"<draw:page>{group}</draw:page>", kind="presentation") == "b\n\nc"
 
 
-def test_what_stands_for_the_number_of_a_slide_is_not_read() -> None:
+def test_placeholders_of_slide_numbers_are_not_read() -> None:
     notes = f"<presentation:notes>{frame('said', 1)}{frame('<text:page-number>&lt;number&gt;</text:page-number>', 2)}</presentation:notes>"
     assert (
         text_of(f"<draw:page>{frame('a', 1)}{notes}</draw:page>", kind="presentation")
@@ -376,7 +376,7 @@ def test_what_stands_for_the_number_of_a_slide_is_not_read() -> None:
     )
 
 
-def test_words_of_masters_are_read_once() -> None:
+def test_texts_of_masters_are_read_once() -> None:
     footer = '<draw:frame presentation:class="footer"><draw:text-box><text:p>{}</text:p></draw:text-box></draw:frame>'
     page = '<draw:page draw:master-page-name="M" presentation:use-footer-name="f">{}</draw:page>'
     slides = page.format(frame("a", 1)) + page.format(frame("b", 1))
@@ -415,11 +415,11 @@ def test_charts_and_equations_are_read() -> None:
     )
     drawn = '<draw:frame><draw:object xlink:href="./Object {}"/></draw:frame>'
     body = p("a" + drawn.format(1)) + p(f"Area {drawn.format(2)}.")
-    found = text_of(body, members={"Object 1/content.xml": chart, "Object 2/content.xml": math})
-    assert found == "a\n\nFerries\n | Boats\nMay | 4\n\nArea r^2."
+    shown = text_of(body, members={"Object 1/content.xml": chart, "Object 2/content.xml": math})
+    assert shown == "a\n\nFerries\n | Boats\nMay | 4\n\nArea r^2."
     assert text_of(p("a" + drawn.format(7))) == "a"
 
 
-def test_ruby_stands_behind_its_base() -> None:
+def test_ruby_follows_its_base() -> None:
     ruby = "<text:ruby><text:ruby-base>東京</text:ruby-base><text:ruby-text>とうきょう</text:ruby-text></text:ruby>は"
     assert text_of(p(ruby)) == "東京(とうきょう)は"

@@ -28,7 +28,7 @@ def replaced(data: bytes, name: str, old: bytes, new: bytes) -> bytes:
     return made.zipped({**members, name: members[name].replace(old, new)})
 
 
-def test_the_work_for_an_equation_does_not_double_with_each_level() -> None:
+def test_nested_equations_take_linear_time() -> None:
     space = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
     deep = "<m:d><m:e>" * 60 + "<m:r><m:t>x</m:t></m:r>" + "</m:e></m:d>" * 60
     equation = f"<w:body><w:p><m:oMath {space}>{deep}</m:oMath></w:p>"
@@ -39,13 +39,13 @@ def test_the_work_for_an_equation_does_not_double_with_each_level() -> None:
 SHEET = "xl/worksheets/sheet1.xml"
 
 
-def test_a_sheet_that_tells_a_wrong_size_is_read_whole() -> None:
+def test_sheets_with_a_wrong_dimension_are_read_completely() -> None:
     wrong = b'<dimension ref="A1:A1"'
     data = replaced(made.xlsx(), SHEET, b'<dimension ref="A1:C4"', wrong)
     assert read(data).text == made.wanted("prices.xlsx")
 
 
-def test_more_text_than_may_be_read_of_a_workbook_is_refused(tmp_path: Path) -> None:
+def test_workbooks_with_too_much_text_are_refused(tmp_path: Path) -> None:
     wide = b"<row><c r='XFD1'><v>1</v></c></row>" * 100  # 16384 columns
     data = replaced(made.xlsx(), SHEET, b"</sheetData>", wide + b"</sheetData>")
     (tmp_path / "wide.xlsx").write_bytes(data)

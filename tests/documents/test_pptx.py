@@ -122,11 +122,11 @@ def text_of(*slides: str, **more) -> str:
         ),
     ],
 )
-def test_shapes_are_read_by_their_place(shapes: str, words: str) -> None:
+def test_shapes_are_read_by_position(shapes: str, words: str) -> None:
     assert text_of(shapes).split() == words.split()
 
 
-def test_a_placeholder_has_the_place_of_its_layout() -> None:
+def test_placeholders_inherit_the_position_of_the_layout() -> None:
     layout = shape("", 0, 0, kind='type="body" idx="7"') + shape(
         "", 0, 200, kind='type="body" idx="8"'
     )
@@ -191,7 +191,7 @@ def test_lists_of_slides_have_their_numbers_and_levels(
     assert text_of(title("T") + body("".join(line(*one) for one in lines))) == f"T\n\n{text}"
 
 
-def test_a_shape_may_have_the_bullets_of_its_own_style_or_of_none() -> None:
+def test_shapes_override_inherited_bullets() -> None:
     own = "<a:lstStyle><a:lvl1pPr><a:buAutoNum type='arabicPeriod'/></a:lvl1pPr></a:lstStyle>"
     assert text_of(body(line("a") + line("b"), own)) == "1. a\n2. b"
     assert text_of(shape("", paragraphs=line("a") + line("b"))) == "a\nb"
@@ -228,11 +228,11 @@ def cell(text: str, more: str = "") -> str:
         (cell("a") + cell("left over", 'hMerge="true"') + cell("b"), "a |  | b"),
     ],
 )
-def test_cells_stand_in_their_columns(rows: str, text: str) -> None:
+def test_cells_are_in_their_columns(rows: str, text: str) -> None:
     assert text_of(frame(f"<a:tbl><a:tr>{rows}</a:tr></a:tbl>")) == text.strip("\n")
 
 
-def test_smart_art_is_read_where_it_stands() -> None:
+def test_smart_art_is_read_in_place() -> None:
     from tests.documents.test_docx import SMART_ART
 
     targets = {"d1": ("diagramData", "../diagrams/data1.xml")}
@@ -257,12 +257,12 @@ MODERN = xml(
 
 @pytest.mark.parametrize("comments", [LEGACY, MODERN])
 def test_comments_on_a_slide_are_read(comments: str) -> None:
-    found = text_of(
+    shown = text_of(
         title("T"),
         targets={"c1": ("comments", "../comments/comment1.xml")},
         parts={"comments/comment1.xml": comments, "commentAuthors.xml": AUTHORS},
     )
-    assert found == "T\n\n[comment by Ines: Which year?]\n\n[comment: 2]"
+    assert shown == "T\n\n[comment by Ines: Which year?]\n\n[comment: 2]"
 
 
 @pytest.mark.parametrize(
@@ -277,20 +277,20 @@ def test_raised_digits_do_not_run_into_others(run: str, text: str) -> None:
 
 def test_hidden_shapes_and_slides_are_not_read() -> None:
     hidden = xml("p:sld", tree(shape("gone")), 'show="0"')
-    found = read(shape("seen") + shape("gone", hidden='hidden="1"'), hidden)
-    assert (found.text, found.about.warnings) == ("seen", ("hidden slides left out: 1",))
+    extracted = read(shape("seen") + shape("gone", hidden='hidden="1"'), hidden)
+    assert (extracted.text, extracted.about.warnings) == ("seen", ("hidden slides left out: 1",))
 
 
-def test_words_of_the_master_are_read_once() -> None:
+def test_texts_of_the_master_are_read_once() -> None:
     master = shape("Confidential", 0, 300) + shape("Click to edit", kind='type="body"')
     layout = shape("Harbour Office", 0, 400) + shape("Click", kind='type="title"')
-    found = text_of(title("One"), title("Two"), master=master, layout=layout)
-    assert found == "One\n\nHarbour Office\n\nConfidential\n\nTwo"
+    shown = text_of(title("One"), title("Two"), master=master, layout=layout)
+    assert shown == "One\n\nHarbour Office\n\nConfidential\n\nTwo"
     bare = xml("p:sld", tree(title("One")), 'showMasterSp="0"')
     assert text_of(bare, master=master, layout=layout) == "One"
 
 
-def test_a_fixed_date_is_read_once_and_a_current_one_is_not() -> None:
+def test_fixed_dates_are_read_once_and_automatic_ones_are_not() -> None:
     fixed = shape("12 May 2024", 0, 300, kind='type="dt"')
     field = shape("", paragraphs="<a:p><a:fld><a:t>1 June</a:t></a:fld></a:p>", kind='type="dt"')
     assert (
@@ -299,7 +299,7 @@ def test_a_fixed_date_is_read_once_and_a_current_one_is_not() -> None:
 
 
 @pytest.mark.parametrize("target", ["#_ftn1", "NULL", "../media/none.png", ""])
-def test_relations_to_nothing_do_not_make_a_file_unreadable(target: str) -> None:
+def test_dangling_relations_are_ignored(target: str) -> None:
     assert text_of(title("T"), targets={"h1": ("hyperlink", target)}) == "T"
 
 

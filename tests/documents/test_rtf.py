@@ -38,7 +38,7 @@ def text_of(body: str) -> str:
         r"{\rtlch \*\x1 The fox}{\*\generator gone;} jumps",
     ],
 )
-def test_a_star_leaves_out_a_group_only_at_its_start(body: str) -> None:
+def test_star_skips_a_group_only_at_its_start(body: str) -> None:
     assert text_of(body) == "The fox jumps"
 
 
@@ -55,9 +55,9 @@ def test_a_star_leaves_out_a_group_only_at_its_start(body: str) -> None:
     ],
 )
 def test_hidden_and_deleted_text_is_not_read(hidden: str) -> None:
-    found = read(rf"Shown{hidden}.")
-    assert found.text == "Shown."
-    assert found.about.warnings == ("hidden text left out: 1 word",)
+    extracted = read(rf"Shown{hidden}.")
+    assert extracted.text == "Shown."
+    assert extracted.about.warnings == ("hidden text left out: 1 word",)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ ROW = r"\trowd\cellx1000\cellx2000\cellx3000 "
         (r"\trowd\cellx1000\intbl only\cell\row\pard", "only"),
     ],
 )
-def test_tables_are_read_by_rows(body: str, text: str) -> None:
+def test_tables_are_read_row_by_row(body: str, text: str) -> None:
     assert text_of(body) == text
 
 
@@ -163,14 +163,14 @@ def test_notes_headers_and_comments_are_read_in_their_order() -> None:
     )
 
 
-def test_text_boxes_are_read_behind_their_paragraph() -> None:
+def test_text_boxes_follow_their_paragraph() -> None:
     box = r"{\shp{\*\shpinst\shpleft1{\sp{\sn x}{\sv 1}}{\shptxt\pard one\par two\par}}}"
     assert text_of(rf"before{box} still\par after\par") == "before still\n\none\n\ntwo\n\nafter"
 
 
 def test_headings_name_sections() -> None:
-    found = read(r"\pard\outlinelevel0 Tides\par\pard text\par")
-    assert [(s.heading, s.start) for s in found.about.sections] == [("Tides", 0)]
+    extracted = read(r"\pard\outlinelevel0 Tides\par\pard text\par")
+    assert [(s.heading, s.start) for s in extracted.about.sections] == [("Tides", 0)]
 
 
 @pytest.mark.parametrize("body", [r"{\b a", "a}}}b", r"\cell\row\nestcell", r"a\'zz", "a\\"])
@@ -178,7 +178,7 @@ def test_damaged_files_are_read_as_far_as_they_go(body: str) -> None:
     read(body)
 
 
-def test_what_is_no_rtf_and_what_nests_without_end_is_refused() -> None:
+def test_other_formats_and_endless_nesting_are_refused() -> None:
     with pytest.raises(Unreadable, match="not RTF"):
         parse(Source(data=b"text", suffix=".rtf", max_bytes=1000))
     with pytest.raises(Unreadable, match="nested too deep"):
@@ -193,6 +193,6 @@ _PIECES = st.sampled_from(
 
 @example([r"{\listtext", r"\u-10179?"])
 @given(st.lists(_PIECES, max_size=40))
-def test_no_order_of_words_fails(pieces: list[str]) -> None:
+def test_any_order_of_control_words_is_read(pieces: list[str]) -> None:
     text = read(" ".join(pieces)).text
     text.encode()

@@ -58,9 +58,9 @@ def test_hidden_rows_and_columns_are_left_out_and_counted() -> None:
     book = book_of(*ROWS)
     book.active.column_dimensions["B"].hidden = True
     book.active.row_dimensions[2].hidden = True
-    found = read(saved(book))
-    assert found.text == "S\n\nItem | Sold\nTar | 2"
-    assert found.about.warnings == ("hidden rows and columns left out: 1 row, 1 column",)
+    extracted = read(saved(book))
+    assert extracted.text == "S\n\nItem | Sold\nTar | 2"
+    assert extracted.about.warnings == ("hidden rows and columns left out: 1 row, 1 column",)
 
 
 @pytest.mark.parametrize(
@@ -74,19 +74,19 @@ def test_hidden_rows_and_columns_are_left_out_and_counted() -> None:
         ('<sheetFormatPr zeroHeight="1"/>', ""),
     ],
 )
-def test_columns_that_are_not_shown(inside: str, text: str) -> None:
+def test_columns_without_width_are_hidden(inside: str, text: str) -> None:
     cells = "".join(f'<c r="{c.upper()}1" t="inlineStr"><is><t>{c}</t></is></c>' for c in "abcd")
     data = sheet_xml(f'{inside}<sheetData><row r="1">{cells}</row></sheetData>').replace(
         b"Sheet", b"S"
     )
-    found = read(data).text
-    assert found == text.replace("S\n", "S\n", 1)
+    shown = read(data).text
+    assert shown == text.replace("S\n", "S\n", 1)
 
 
 @pytest.mark.parametrize(
     "row", ['hidden="1"', 'ht="0" customHeight="1"', 'hidden="true" outlineLevel="1"']
 )
-def test_rows_that_are_not_shown(row: str) -> None:
+def test_rows_without_height_are_hidden(row: str) -> None:
     data = sheet_xml(
         f"<sheetData><row {row}><c><v>1</v></c></row><row><c><v>2</v></c></row></sheetData>"
     )
@@ -97,8 +97,8 @@ def test_hidden_sheets_are_left_out_and_counted() -> None:
     book = book_of(["a"])
     book.create_sheet("Hidden").append(["gone"])
     book["Hidden"].sheet_state = "veryHidden"
-    found = read(saved(book))
-    assert (found.text, found.about.warnings) == ("S\n\na", ("hidden sheets left out: 1",))
+    extracted = read(saved(book))
+    assert (extracted.text, extracted.about.warnings) == ("S\n\na", ("hidden sheets left out: 1",))
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_values_are_read_as_excel_shows_them(value: Any, code: str, text: str) -
 
 
 def test_formulas_without_a_value_are_shown_and_counted() -> None:
-    found = read(saved(book_of(["a", 1], ["total", "=SUM(B1:B1)"])))
-    assert found.text == "S\n\na | 1\ntotal | =SUM(B1:B1)"
-    assert found.about.warnings == ("formulas without a value: 1",)
+    extracted = read(saved(book_of(["a", 1], ["total", "=SUM(B1:B1)"])))
+    assert extracted.text == "S\n\na | 1\ntotal | =SUM(B1:B1)"
+    assert extracted.about.warnings == ("formulas without a value: 1",)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_formula_is_read_as_its_value(cell: str, text: str) -> None:
     assert read(data).text == f"S\n\n1 | {text} | 3"
 
 
-def test_a_formula_that_gives_an_empty_text_has_a_value() -> None:
+def test_formulas_that_result_in_empty_text_are_empty() -> None:
     data = sheet_xml(
         '<sheetData><row><c><v>1</v></c><c t="str"><f>""</f><v></v></c></row></sheetData>'
     )
@@ -165,7 +165,7 @@ def test_comments_are_read_with_their_cells() -> None:
     )
 
 
-def test_threads_of_comments_are_read_and_not_what_stands_for_them() -> None:
+def test_threaded_comments_replace_their_notes() -> None:
     space = "http://schemas.microsoft.com/office/spreadsheetml/2018/threadedcomments"
     old = f'<comments {MAIN}><authors><author>tc={{1}}</author></authors><commentList><comment ref="A1" authorId="0"><text><t>[Threaded comment] Which year?</t></text></comment></commentList></comments>'
     threads = f'<ThreadedComments xmlns="{space}"><threadedComment ref="A1" personId="p"><text>Which year?</text></threadedComment><threadedComment ref="A1" personId="q"><text>2024</text></threadedComment></ThreadedComments>'
@@ -224,7 +224,7 @@ def box(text: str, more: str = "") -> str:
     ],
 )
 @pytest.mark.parametrize("cells", ["<row><c><v>1</v></c></row>", ""])
-def test_what_is_drawn_on_a_sheet_is_read(anchors: str, text: str, cells: str) -> None:
+def test_drawings_on_a_sheet_are_read(anchors: str, text: str, cells: str) -> None:
     from tests.documents.test_docx import SMART_ART
 
     chart = xml(
@@ -259,13 +259,13 @@ def test_what_is_drawn_on_a_sheet_is_read(anchors: str, text: str, cells: str) -
     assert read(data).text == "S\n\n" + ("1\n\n" if cells else "") + text
 
 
-def test_sheets_that_are_charts_are_read() -> None:
+def test_chart_sheets_are_read() -> None:
     book = book_of(["Month", "Boats"], ["May", 4], ["June", 7])
     chart = BarChart()
     chart.title = "Ferries"
     book.create_chartsheet("Chart").add_chart(chart)
-    found = read(saved(book))
-    assert found.text.startswith("S\n\nMonth | Boats\nMay | 4\nJune | 7\n\nChart\n\nFerries")
+    extracted = read(saved(book))
+    assert extracted.text.startswith("S\n\nMonth | Boats\nMay | 4\nJune | 7\n\nChart\n\nFerries")
 
 
 @pytest.mark.parametrize(
@@ -291,12 +291,12 @@ def test_sheets_that_are_charts_are_read() -> None:
         ),
     ],
 )
-def test_cells_stand_in_their_columns(cells: str, text: str) -> None:
+def test_cells_are_in_their_columns(cells: str, text: str) -> None:
     data = sheet_xml(f"<sheetData><row>{cells}</row></sheetData>")
     assert read(data).text == f"S\n\n{text}"
 
 
-def test_dates_of_a_book_that_counts_from_1904() -> None:
+def test_dates_count_from_1904_if_the_workbook_says_so() -> None:
     book = book_of([0])
     book.epoch = CALENDAR_MAC_1904
     book.active["A1"].number_format = "d mmm yyyy"
@@ -332,7 +332,7 @@ def test_entities_of_a_sheet_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("target", ["#Sheet1!A1", "NULL", "../drawings/none.xml"])
-def test_relations_to_nothing_do_not_make_a_file_unreadable(target: str) -> None:
+def test_dangling_relations_are_ignored(target: str) -> None:
     data = sheet_xml(
         "<sheetData><row><c><v>1</v></c></row></sheetData>", targets={"d": ("drawing", target)}
     )
@@ -340,7 +340,7 @@ def test_relations_to_nothing_do_not_make_a_file_unreadable(target: str) -> None
 
 
 @pytest.mark.parametrize("number", ["99999999999", "9" * 5000])
-def test_an_absurd_number_spoils_no_more_than_what_it_counts(number: str) -> None:
+def test_absurd_numbers_affect_only_what_they_count(number: str) -> None:
     """Python converts no text of more than 4,300 digits to an integer."""
     cells = f'<c r="A1" s="{number}"><v>7</v></c><c r="B1" t="s"><v>{number}</v></c>'
     row = f'<sheetData><row r="{number}">{cells}<c r="C1"><v>8</v></c></row></sheetData>'
@@ -348,6 +348,6 @@ def test_an_absurd_number_spoils_no_more_than_what_it_counts(number: str) -> Non
     comments = f"<comments {MAIN}><authors/><commentList>{comment}</commentList></comments>"
     targets = {"c": ("comments", "../comments1.xml")}
     data = sheet_xml(row, {"comments1.xml": comments}, targets)
-    found = read(data).text
-    assert "7 |  | 8" in found
-    assert "Seven" in found
+    shown = read(data).text
+    assert "7 |  | 8" in shown
+    assert "Seven" in shown
