@@ -36,11 +36,13 @@ class RunProgress(Reporter):
     Args:
         notes: Where it is shown.
         noun: What an item is called.
+        warns_of_no_answer: Whether to warn of an answer that is none; if not, the results do.
     """
 
-    def __init__(self, notes: Notes, noun: str) -> None:
+    def __init__(self, notes: Notes, noun: str, warns_of_no_answer: bool = True) -> None:
         self._notes = notes
         self._noun = noun
+        self._warns_of_no_answer = warns_of_no_answer
         self._total = 0  # items, including those of earlier runs; 0 if not known
         self._before = 0  # items that earlier runs have finished
         self._done = 0
@@ -73,7 +75,8 @@ class RunProgress(Reporter):
         """As `engine.batch.run.Progress.answered`."""
         self._tokens += answer.statistics.new_tokens
         self._tokens += sum(part.new_tokens for part in answer.parts)
-        if nothing := no_answer(answer.finish_reason):
+        nothing = no_answer(answer.finish_reason)
+        if nothing and self._warns_of_no_answer:
             self.warn(f"{self._noun} {item.name}: {nothing}")
         why = CUT_OFF.get(answer.finish_reason)
         if why and not request.settings.answer.has_form:  # half a structured output is an error

@@ -59,7 +59,7 @@ def run_per_file(
         Exit: The run was interrupted, with code 130.
     """
     notes = Notes(output.verbose)
-    progress = RunProgress(notes, "file")
+    progress = RunProgress(notes, "file", warns_of_no_answer=False)
     answers = RunAnswers(request.settings, progress, may_be_served=True)
     with closing(_open_output(request, output, restart)) as written:
         documents, unreadable = read_each(

@@ -110,6 +110,15 @@ def test_a_command_says_that_an_answer_was_cut_off(tmp_path: Path) -> None:
     assert b"it reached --max-tokens" in whole.stderr
 
 
+def test_a_summary_of_each_file_reports_each_failure_once(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("The slate roof was old. It let the rain in.\n")
+    done = ngt("summarize", ".", "-o", "out/", *LOOP, cwd=tmp_path)
+    assert done.returncode != 0
+    assert done.stderr.count(b"a.txt: the model repeated itself") == 1
+    assert done.stderr.count(b"b.txt: the model repeated itself") == 1
+
+
 def test_a_batch_names_the_lines_that_were_cut_off(tmp_path: Path) -> None:
     line = {"id": "one", "context": "The slate roof was old. It let the rain in."}
     done = ngt("batch", "-", *LOOP, stdin=json.dumps(line).encode() + b"\n", cwd=tmp_path)
