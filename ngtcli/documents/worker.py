@@ -135,12 +135,17 @@ def _reply_to_error(
             "advice": "Raise the limit with --set parser_mb.",
         }
     reason = f"{type(error).__name__}: {error}".split("\n")[0][:_MAX_REASON]
+    if isinstance(error, ImportError) and file_format is formats.PICTURE:
+        return _unreadable(
+            f"{file_format.noun}, which only text recognition (OCR) can read",
+            INSTALL.format("ocr"),
+            lasting=False,
+        )
     if isinstance(error, ImportError):
         # An error without a name is of a library that cannot be loaded in this process.
         package = f"the package {error.name}" if error.name else f"a package ({reason})"
-        extra = "ocr" if file_format is formats.PICTURE else "docs"
         return _unreadable(
-            f"{file_format.noun}, which needs {package}", INSTALL.format(extra), lasting=False
+            f"{file_format.noun}, which needs {package}", INSTALL.format("docs"), lasting=False
         )
     return _unreadable(f"broken {file_format.name} ({reason})")
 

@@ -69,13 +69,12 @@ def no_answer(finish_reason: str) -> NgtError | None:
     if finish_reason == REPETITION:
         return NgtError(
             "the model repeated itself: there is no answer",
-            hint="Ask in other words, or name another model with -m;"
-            " --set max_repeats=0 lets it go on.",
+            hint="Name another model with -m, or ask in other words.",
         )
     if finish_reason == PROMPT:
         return NgtError(
             "the model repeated its instructions: there is no answer",
-            hint="Ask in other words, or name another model with -m.",
+            hint="Name another model with -m, or ask in other words.",
         )
     return None
 

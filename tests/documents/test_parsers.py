@@ -19,7 +19,7 @@ import pytest
 
 from ngtcli.documents import parsers, worker
 from ngtcli.documents.content import About, Extracted, Section, Source
-from ngtcli.documents.formats import FORMATS, Format
+from ngtcli.documents.formats import FORMATS, PICTURE, Format
 from ngtcli.documents.load import load
 from ngtcli.documents.parsers import FailedParser, Parsers
 from ngtcli.documents.text import Unreadable
@@ -183,6 +183,17 @@ def test_a_library_that_cannot_be_loaded_is_not_the_files_fault(
     reply = worker._reply_to(JSON, source(b"[1]"), 10**9)[0]
     assert reply["error"] == said and words in reply["reason"] and len(reply["reason"]) < 250
     assert not reply.get("lasting")
+
+
+def test_a_picture_without_the_ocr_extra_names_text_recognition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = ImportError("No module named 'PIL'", name="PIL")
+    monkeypatch.setattr("ngtcli.documents.formats.import_module", Mock(side_effect=missing))
+    reply = worker._reply_to(PICTURE, source(b"\x89PNG"), 10**9)[0]
+    assert reply["reason"] == "a picture, which only text recognition (OCR) can read"
+    assert reply["advice"] == "Install it: pip install 'ngtcli[ocr]'"
+    assert not reply["lasting"]
 
 
 def test_a_worker_that_cannot_start_is_reported_without_blaming_the_file(
