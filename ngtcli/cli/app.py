@@ -45,7 +45,7 @@ COMMANDS = {
         "extract.extract",
         "Extract fields into a table: ngt extract reports/ --schema 'author, due date' -o t.csv",
     ),
-    "chat": Listed("chat.chat", "Chat with a model, with or without documents: ngt chat -d notes/"),
+    "chat": Listed("chat.chat", "Chat with a model, with or without documents: ngt chat notes/"),
     "generate": Listed(
         "answer.generate",
         'Generate text from a prompt: ngt generate "Write a limerick about the tide."',

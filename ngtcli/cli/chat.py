@@ -47,23 +47,27 @@ _CONTINUE = typer.Option("--continue", help="Continue the conversation that was 
 @command("chat", settings=tuple(SETTINGS))
 def chat(
     flags: SettingFlags,
+    paths: Annotated[
+        list[str] | None, typer.Argument(help="Files, folders, globs to ask about.", metavar="PATH")
+    ] = None,
     docs: options.DocsOption = None,
     preset_name: options.PresetOption = None,
     continues: Annotated[bool, _CONTINUE] = False,
     show_thinking: options.ThinkingOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:
-    """Chat with a model, with or without documents: ngt chat -d notes/
+    """Chat with a model, with or without documents: ngt chat notes/
 
     ngt chat -m ~/models/Qwen2.5-7B-Instruct
-    ngt chat -d notes.md --system "Answer in one sentence."
+    ngt chat notes.md --system "Answer in one sentence."
     """
     chat_flags = answer_flags.AnswerFlags(show_thinking=show_thinking, verbose=verbose)
     output = chat_flags.output()
     request = options.tasks_of(flags, preset_name, ("chat",)).request("chat")
-    if STDIN in (docs or []):
+    docs = [*(docs or []), *(paths or [])]
+    if STDIN in docs:
         raise UsageError(
-            "-d - cannot be used: the questions come from standard input",
+            "- cannot be used: the questions come from standard input",
             hint="Name a file or a folder.",
         )
     request, output = answer_flags.check_request(request, output, chat_flags, flags)

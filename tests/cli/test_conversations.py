@@ -389,3 +389,12 @@ def test_continue_without_a_saved_conversation_is_an_error(tmp_path: Path) -> No
     assert done.returncode == 3
     assert b"no conversation has been saved" in done.stderr
     assert b"/save FILE.json" in done.stderr
+
+
+def test_documents_of_a_conversation_are_named_with_or_without_d(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(f"This is {name}, and it is short.\n")
+    done = ngt("chat", "a.txt", "-d", "b.txt", *SHORT, stdin=b"/docs list\n", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"a.txt: " in done.stderr
+    assert b"b.txt: " in done.stderr
