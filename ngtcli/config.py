@@ -314,7 +314,9 @@ class ModelSettings(_Part):
         Use.NGT,
         complete="models",
     )
-    device: str = _loads("auto", "auto, cuda, mps or cpu.", choices=("auto", "cuda", "mps", "cpu"))
+    device: str = _loads(
+        "auto", "Device: auto, cuda, mps or cpu.", choices=("auto", "cuda", "mps", "cpu")
+    )
     device_map: str = _loads(
         "none",
         "none, or auto: spread the layers over all GPUs, then the host's memory, then the disk;"
@@ -324,14 +326,14 @@ class ModelSettings(_Part):
     )
     dtype: str = _model(
         "auto",
-        "auto, float32, bfloat16 or float16. auto: the checkpoint's; on a CPU float32, unless the"
-        " CPU multiplies the checkpoint's half precision, and does so exactly.",
+        "Number format: auto, float32, bfloat16 or float16. auto: the checkpoint's; on a CPU"
+        " float32, unless the CPU multiplies the checkpoint's half precision exactly.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     quantize: str = _loads(
         "none",
         "none, or int8: run linear layers and experts in 8 bits on a CPU. It takes a quarter of the"
-        " memory of float32 and is faster; the text may differ slightly.",
+        " memory of float32 and is usually faster; the text may differ slightly.",
         Use.COMMON,
         choices=("none", "int8"),
     )
@@ -343,7 +345,7 @@ class ModelSettings(_Part):
     )
     packed: bool = _compute(
         True,
-        "On a CPU, pack the weights where that makes forward passes over several tokens faster.",
+        "On a CPU, pack the weights if that speeds up forward passes over several tokens.",
         Use.NGT | Use.SET,
     )
     capture: bool = _compute(
@@ -404,24 +406,24 @@ class DraftingSettings(_Part):
     lp: int = _trie(3, "Longest prefix matched in the trie, in tokens.", Use.SET, within=(1, 63))
     num_draft: int = _drafting(
         32,
-        "Maximum number of draft nodes in a step.",
+        "Maximum number of draft nodes (tokens) per step.",
         Use.NONE,
         within=(0, 1024),
     )
     learn_output: bool = _trie(False, "Draft from the generated text as well.", Use.SET)
     pool: bool = _auto(
         True,
-        "For auto: draft from earlier answers of the model, too, and keep this one.",
+        "For auto: also draft from earlier answers of the model, and keep this one.",
         Use.SET | Use.OWN,
     )
     pool_documents: bool = _auto(
         False,
-        "For auto: keep quotations of documents in the pool, too.",
+        "For auto: also keep quotations of documents in the pool.",
         Use.NGT | Use.SET | Use.OWN,
     )
     background: str = _auto(
         "english",
-        "For auto: draft from counts of words and phrases in general English, too; or none.",
+        "For auto: also draft from counts of words and phrases in general English; or none.",
         Use.SET,
         choices=("english", "none"),
         instead=removed.OWN_BACKGROUNDS,
@@ -433,7 +435,7 @@ class DraftingSettings(_Part):
     )
     exact: str = _drafting(
         "auto",
-        "Guarantee the tokens of plain decoding in bfloat16 and float16, too; it may be slower."
+        "Guarantee the tokens of plain decoding also in bfloat16 and float16; may be slower."
         " auto: only where that costs no speed.",
         Use.NGT | Use.COMMON,
         choices=SWITCH,
@@ -484,13 +486,21 @@ class AnswerSettings(_Part):
         within=(0.0, 100.0),
     )
     top_p: float = _sampled(
-        1.0, "Keep the likeliest tokens up to this probability.", Use.SET, within=(1e-6, 1.0)
+        1.0,
+        "Sample from the likeliest tokens whose probabilities add up to this.",
+        Use.SET,
+        within=(1e-6, 1.0),
     )
-    top_k: int = _sampled(0, "Keep this many tokens; 0 keeps all.", Use.SET, within=(0, 10**7))
+    top_k: int = _sampled(
+        0, "Sample from this many of the likeliest tokens; 0: from all.", Use.SET, within=(0, 10**7)
+    )
     min_p: float = _sampled(
-        0.0, "Drop tokens less likely than this share of the likeliest.", Use.SET, within=(0.0, 1.0)
+        0.0,
+        "Drop tokens less likely than the likeliest token times this.",
+        Use.SET,
+        within=(0.0, 1.0),
     )
-    seed: int = _sampled(0, "Seed of sampling.", within=(0, 2**63 - 1))
+    seed: int = _sampled(0, "Random seed for sampling.", within=(0, 2**63 - 1))
     repetition_penalty: float = _sampling(
         1.0,
         "Divide the logits of tokens in the prompt or the output by this; 1 is off.",
@@ -530,13 +540,13 @@ class AnswerSettings(_Part):
     stop: tuple[str, ...] = _answer((), "Stop at this text; may be repeated.")
     schema: str = _answer(
         "",
-        "The answer is JSON by this schema: a JSON Schema, or concise as in 'name, age int, due"
-        " date?, state paid|open, tags str[], proof quote, bio: a text'; or a file of either.",
+        "The answer is JSON that follows this: a JSON Schema, fields such as 'name, age int, due"
+        " date?, state paid|open, tags str[], proof quote, bio: a text', or a file with either.",
         Use.FILE | Use.NGT | Use.SCHEMA,
     )
     schema_multi: str = _answer(
         "",
-        'The answer is {"items": [...]}, a list of what this schema says.',
+        'The answer is {"items": [...]}, a list of objects that follow this schema.',
         Use.FILE | Use.NGT | Use.SCHEMA,
     )
     regex: str = _answer("", "The whole answer matches this regular expression.", Use.NGT)
@@ -672,13 +682,13 @@ class ReadingSettings(_Part):
     )
     parser_seconds: int = _reading(
         60,
-        "Maximum time in seconds for a file (PDF, Word, …) or a scanned page.",
+        "Maximum CPU time in seconds to parse a file (PDF, Word, …) or a scanned page.",
         Use.SET | Use.OWN,
         within=(1, 86_400),
     )
     parser_mb: int = _reading(
         1000,
-        "Maximum memory in megabytes for a file (PDF, Word, …) or a scanned page.",
+        "Maximum memory in megabytes to parse a file (PDF, Word, …) or a scanned page.",
         Use.SET | Use.OWN,
         within=(200, 10**6),  # below it, the parsers themselves do not fit (measured)
     )
@@ -691,7 +701,9 @@ class ReadingSettings(_Part):
 class OutputSettings(_Part):
     """How answers are shown on a terminal."""
 
-    color: str = _output("auto", "auto, always or never.", choices=("auto", "always", "never"))
+    color: str = _output(
+        "auto", "Color: auto, always or never.", choices=("auto", "always", "never")
+    )
     history: bool = _output(True, "Keep a history of what is typed in ngt chat.", Use.SET)
 
 
@@ -701,8 +713,8 @@ class CacheSettings(_Part):
 
     keep_documents: str = _cache(
         "auto",
-        "Keep KV entries of prompts on disk, so that the next question need not read them again."
-        " They are private text in another form. auto: where reading took 2 s or more.",
+        "Keep the KV cache of prompts on disk, so that the next question need not read them again."
+        " Your documents can be recovered from it. auto: if reading took 2 s or more.",
         Use.NGT | Use.SET,
         choices=SWITCH,
     )

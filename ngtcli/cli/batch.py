@@ -99,8 +99,8 @@ def batch(
 
     A line is {"id", "task", "documents"|"paths"|"context", "question", "settings"}.
 
-    Of these only the texts are needed: documents is a list of texts, or of {"name", "text"},
-    paths a list of files, folders and patterns, context one text. With a question the task is ask,
+    Only the texts are required: documents is a list of texts, or of {"name", "text"}; paths is a
+    list of files, folders and patterns; context is one text. With a question the task is ask,
     else summarize. A line that fails has {"id", "error"} in the output, and the exit code is 7.
     """
     tasks = options.tasks_of(flags, batch_flags.preset, TASKS, worded=True)

@@ -21,7 +21,7 @@ Name = Annotated[str, typer.Argument(help="A name from ngt cache list.")]
 _OPTIONAL = typer.Argument(
     help="Names from ngt cache list; default: all but those that are only cleared by name."
 )
-_PLACE = typer.Argument(help="Print the path of this one.")
+_PLACE = typer.Argument(help="Print the path of this part.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def cache_show(name: Name) -> StoreUsage:
 
 @cache_app.command("clear", view=lambda removed: f"{removed.words} removed")
 def cache_clear(names: Annotated[list[str] | None, _OPTIONAL] = None) -> Removed:
-    """Clear the cache, compiled code too; what was learned or built only if named."""
+    """Clear the cache and compiled code; pools, datastores and tuning only if named."""
     stores = [_known(name) for name in names or []]
     stores = stores or [store for store in STORES if not store.cleared_by_name]
     code = [store for store in stores if store.name == "compiled"]

@@ -140,7 +140,7 @@ def extract(
 ) -> None:
     """Extract fields into a table: ngt extract reports/ --schema 'author, due date' -o t.csv
 
-    ngt extract reports/ --schema 'author, total float: what is to be paid' -o table.jsonl
+    ngt extract reports/ --schema 'author, total float: amount to pay' -o table.jsonl
     ngt extract article.txt --schema 'author, due date'
     """
     extraction = Extraction.of(options.tasks_of(flags, extract_flags.preset, (TASK,)))

@@ -185,7 +185,7 @@ def models_rm(
 ) -> Removed:
     """Delete a downloaded model, or one revision, and its cached quantized weights.
 
-    Of a folder of yours only the cached quantized weights are deleted.
+    For a folder of your own, only its cached quantized weights are deleted.
     """
     if name == BUILTIN:
         raise UsageError(

@@ -51,7 +51,7 @@ DocsOption = Annotated[
 ]
 ThinkingOption = Annotated[
     bool,
-    typer.Option("--show-thinking", help="Show the reasoning before the answer, too."),
+    typer.Option("--show-thinking", help="Also show the reasoning, before the answer."),
 ]
 ForceOption = Annotated[
     bool,

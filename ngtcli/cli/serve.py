@@ -46,7 +46,7 @@ _DOCS = typer.Option(
 _HTTP = typer.Option(
     "--http", metavar="[HOST:]PORT", help="Serve HTTP on this port. [default: 127.0.0.1:8421]"
 )
-_NO_HTTP = typer.Option("--no-http", help="Serve no HTTP, only other ngt commands of yours.")
+_NO_HTTP = typer.Option("--no-http", help="Do not serve HTTP, only your own ngt commands.")
 _HOST = typer.Option(
     "--host", help="Listen on this address, such as 0.0.0.0; requires --api-key-file."
 )
@@ -149,10 +149,10 @@ def _name(model: str) -> str:
 def serve(flags: SettingFlags, context: typer.Context, http_flags: HttpFlags) -> None:
     """Keep a model loaded for fast answers, and serve it over HTTP.
 
-    Other programs of yours get OpenAI's HTTP API and browsers a page, at http://127.0.0.1:8421;
-    other users of the machine get nothing. Commands of yours find it where their model and its
-    settings are the same. Ctrl-C ends it, once the answers that are being made are complete; a
-    second one ends it at once.
+    At http://127.0.0.1:8421 your programs find OpenAI's HTTP API, and your browser a page; other
+    users of the machine have no access. Your ngt commands use the server if they have the same
+    model and model settings. Ctrl-C stops it when the current answers are complete; a second
+    Ctrl-C stops it immediately.
     """
     if context.invoked_subcommand:
         if flags or http_flags != HttpFlags():

@@ -33,7 +33,7 @@ WRITTEN = "this command writes it"
 ANSWERS = "{} that ngt wrote"
 OUTSIDE = "a link out of the folder"
 # The reason for which a file is refused.
-WRITES_OVER = "this command reads it, and would write over it"
+WRITES_OVER = "this command reads it and would overwrite it"
 _MAX_REASONS = 3  # unreadable files that an error names (guess)
 _MAX_KINDS = 5  # kinds of files that a message counts one by one (guess)
 # Pictures that are read without being named: OCR takes minutes for so many (guess).
@@ -342,7 +342,7 @@ class Listing:
         if file.is_explicit:
             raise UsageError(
                 f"{utf8(file.path)}: {WRITES_OVER}",
-                hint="Name another file, or put a pattern in quotes: that leaves it out.",
+                hint="Name another output, or put the pattern in quotes, to skip the output.",
             )
         return Skipped(utf8(file.path), WRITTEN)
 

@@ -31,7 +31,7 @@ _LEGEND = (
     " leads to the place, Escape back."
 )
 _TABLE_LEGEND = (
-    "Colored values are in the document of that color, others not in these words. Underlined"
+    "Colored values are verbatim in the document of that color; others are not. Underlined"
     " values have a probability below --doubt. A click or Enter leads to the place, Escape back."
 )
 _FIRST_HUE = 205  # degrees: blue

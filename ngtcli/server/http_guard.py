@@ -135,7 +135,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
     keys = [line.strip() for line in data.splitlines() if line.strip()]
     if not keys or any(not _KEY.fullmatch(key) for key in keys):
         what = f"{path}: a key has {_MIN_KEY_LENGTH} ASCII characters or more, without spaces"
-        raise UsageError(what, hint="openssl rand -hex 32 makes one; put each on a line.")
+        raise UsageError(what, hint="openssl rand -hex 32 makes one; put one on each line.")
     return tuple(hashlib.sha256(key).digest() for key in keys)
 
 

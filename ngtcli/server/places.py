@@ -245,9 +245,7 @@ def private(path: Path) -> None:
         reason = "it is another user's"
     except OSError as error:
         reason = error.strerror or str(error)
-    raise NgtError(
-        f"{path}: {reason}", hint="Set XDG_RUNTIME_DIR or NGT_HOME to a folder of yours."
-    )
+    raise NgtError(f"{path}: {reason}", hint="Set XDG_RUNTIME_DIR or NGT_HOME to a folder you own.")
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:

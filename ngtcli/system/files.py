@@ -65,7 +65,7 @@ def home(kind: str) -> Path:
         is_foreign = isinstance(error, PermissionError)
     if is_foreign:
         raise UsageError(
-            f"{folder} belongs to another user", hint="Set NGT_HOME to a folder of yours."
+            f"{folder} belongs to another user", hint="Set NGT_HOME to a folder that you own."
         )
     return folder
 

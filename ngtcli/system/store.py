@@ -249,7 +249,7 @@ class _Store:
             raise OSError("not a regular file")
         for status in (self._path.stat(), self._path.parent.stat()):
             if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
-                raise PermissionError("others may write to it, or it is theirs; delete it")
+                raise PermissionError("another user owns it or may write to it; delete it")
         self._identity = identity(self._path)
         connection = sqlite3.connect(
             self._path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False

@@ -92,7 +92,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise UsageError(
-            f"{path}: not a mapping of settings", hint="Write one `key: value` a line."
+            f"{path}: not a mapping of settings", hint="Write one `key: value` per line."
         )
     return data
 

@@ -118,7 +118,7 @@ def test_a_wrong_line_is_named_with_what_is_expected(tmp_path: Path, line, words
 
 
 def test_an_id_may_stand_once(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r":2: duplicate id 'a': line 1 has it, too"):
+    with pytest.raises(InputError, match=r":2: duplicate id 'a': line 1 also has it"):
         read_jsonl(written(tmp_path, {"id": "a", "context": "x"}, {"id": "a", "context": "y"}))
 
 

@@ -428,7 +428,7 @@ def test_a_line_of_a_stream_cannot_read_what_the_run_writes(
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert done.returncode == 7
     assert "text" in rows[0]
-    assert "would write over it" in rows[1]["error"]["message"]
+    assert "would overwrite it" in rows[1]["error"]["message"]
 
 
 def test_a_terminal_shows_one_status_line(source: Path, fake: FakeAnswers) -> None:

@@ -37,7 +37,7 @@ def test_an_input_is_never_overwritten(tmp_path: Path, arguments: tuple[str, ...
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
     done = ngt(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, b""), done.stderr
-    assert b"this command reads it, and would write over it" in done.stderr
+    assert b"this command reads it and would overwrite it" in done.stderr
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
 
 

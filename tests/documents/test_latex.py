@@ -104,7 +104,7 @@ def test_included_files_and_drawings_are_told() -> None:
     assert found.text == "a\n\nStart"
     assert found.about.warnings == (
         "files that it includes are not read: one, two, refs.bib",
-        "drawings left out, but for the words in them: 1",
+        "drawings left out, except for the words in them: 1",
     )
 
 
@@ -137,7 +137,7 @@ def test_the_work_grows_with_the_text_however_wrong_it_is(piece: str) -> None:
 
 def test_macros_without_end_are_left_out_and_told() -> None:
     found = read(r"a \def\x{\x y\x}\x b")
-    assert found.about.warnings == ("macros that stand for too much were left out",)
+    assert found.about.warnings == ("macros that expand to too much text were left out",)
     assert found.text.startswith("a")
 
 

@@ -149,7 +149,7 @@ def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> 
     ]
     texts = [found[i].content(path).texts[0].text for i in (0, 1, 4)]
     assert texts == ["one", "two", "end"]
-    with pytest.raises(InputError, match="duplicate id 'b': line 3 has it, too"):
+    with pytest.raises(InputError, match="duplicate id 'b': line 3 also has it"):
         found[2].content(path)
     with pytest.raises(InputError, match="a line of more than"):
         found[3].content(path)
@@ -173,7 +173,7 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
     wrong = [line.number for line in found if isinstance(line.value, NgtError)]
     assert wrong == [1, 2, 3, 4, 5, 6, 13]
     assert "duplicate key 'id'" in str(found[1].value)
-    assert "duplicate id 'a': line 1 has it, too" in str(found[12].value)
+    assert "duplicate id 'a': line 1 also has it" in str(found[12].value)
 
 
 def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_of_a_stream_only_the_last_ids_are_kept() -> None:
     data = b"".join(b'{"id": "%c", "context": "x"}\n' % c for c in b"abbcda")
     found = read_lines(io.BytesIO(data), "in", MOST, ALL, ids=2)
     wrong = {line.number: str(line.value) for line in found if isinstance(line.value, NgtError)}
-    assert wrong == {3: "duplicate id 'b': line 2 has it, too"}
+    assert wrong == {3: "duplicate id 'b': line 2 also has it"}
 
 
 # --- a journal ---

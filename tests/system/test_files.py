@@ -91,7 +91,7 @@ def test_another_users_cache_is_not_used_though_it_can_be_written(
         done = ngt("generate", "When?", "--max-tokens", "1")
     assert done.returncode == 2
     assert not list(home("cache").iterdir())
-    told = f"ngt: {home('cache')} belongs to another user\nSet NGT_HOME to a folder of yours.\n"
+    told = f"ngt: {home('cache')} belongs to another user\nSet NGT_HOME to a folder that you own.\n"
     assert done.stderr.decode() == told
 
 

@@ -178,9 +178,9 @@ class _Reader:
             names = ", ".join(self.included)[:200]
             warnings.append(f"files that it includes are not read: {names}")
         if self._drawings:
-            warnings.append(f"drawings left out, but for the words in them: {self._drawings}")
+            warnings.append(f"drawings left out, except for the words in them: {self._drawings}")
         if self._has_endless_macro:
-            warnings.append("macros that stand for too much were left out")
+            warnings.append("macros that expand to too much text were left out")
         return tuple(warnings)
 
     def read(self) -> None:

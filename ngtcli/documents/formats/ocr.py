@@ -104,7 +104,7 @@ def check_sides(width: float, height: float) -> None:
         side = "wide" if width > height else "tall"
         raise Unreadable(
             f"too {side} to be recognized",
-            "Cut it into pieces whose sides are more alike.",
+            "Cut it into pieces that are less narrow.",
         )
 
 
@@ -164,7 +164,7 @@ def _tesseract(language: str) -> Recognizer:
     if missing:
         raise Unreadable(
             f"no text is recognized: Tesseract cannot load the language {missing[0]!r}",
-            "Install Tesseract with it; tesseract --list-langs names those that it has.",
+            "Install Tesseract with it; tesseract --list-langs lists those installed.",
             lasting=False,
         )
 

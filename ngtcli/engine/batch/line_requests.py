@@ -67,7 +67,7 @@ class LineRequests:
         if request.preset.name != preset_name:
             reporting.warn(
                 f"preset {preset_name} has no place for a question:"
-                f" preset {request.preset.name} words the lines that have one"
+                f" preset {request.preset.name} is used for the lines that have one"
             )
         if self._tasks.of["ask"][0].engine.engine == "vllm":
             request = replace(request, settings=self._of_vllm(content.task, request.settings))

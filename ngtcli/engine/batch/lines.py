@@ -206,7 +206,7 @@ class Ids:
             self._numbers.popitem(last=False)
         if first != number:
             raise InputError(
-                f"duplicate id {shown(line_id)}: line {first} has it, too",
+                f"duplicate id {shown(line_id)}: line {first} also has it",
                 hint="Give each line a unique id.",
             )
 

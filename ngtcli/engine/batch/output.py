@@ -248,6 +248,6 @@ def check_not_read(number: int, paths: Sequence[str], output: Path | None) -> No
     for path in map(expand_home, paths):
         if os.path.abspath(path) in outputs or identity(path) in written:
             raise UsageError(
-                f"line {number} reads {path}, and this command would write over it",
+                f"line {number} reads {path}, and this command would overwrite it",
                 hint="Name another file with -o.",
             )

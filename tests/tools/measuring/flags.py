@@ -21,7 +21,7 @@ OF_MODEL = ("Reading", "Passages", "Answer", "Model")
 SWEEP = (4, 8, 16, 32, 64, 128)  # draft nodes
 _NODES = measured_option(help="Maximum number of draft nodes; several, separated by commas.")
 _SWEPT = measured_option("--sweep-num-draft", help="Try 4 to 128 nodes.")
-_FRESH = "Forget what was learned before each prompt."
+_FRESH = "Before each prompt, forget what was learned."
 _html = partial(options.file_option, rich_help_panel="Results")
 
 
