@@ -204,8 +204,8 @@ def test_a_prompt_without_memory_for_its_drafter_ends_alone_with_an_error(
     assert {key: ids_of(outcome) for key, outcome in outcomes.items()} == single
 
 
-def test_exact_answers_are_refused_together() -> None:
-    with pytest.raises(UsageError, match="one text at a time"):
+def test_exact_answers_are_refused_in_a_batch() -> None:
+    with pytest.raises(UsageError, match="--exact does not support batches"):
         answered(session_with(exact="on"), [], 2)
     assert not list(answered(session_with(exact="on"), [], 1))
 
@@ -223,7 +223,7 @@ def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
     assert {*said} == {"prompts are answered one at a time: its layers keep a state"}
 
 
-def test_what_is_otherwise_for_texts_given_together_is_told(
+def test_a_batch_in_half_precision_warns_that_answers_may_differ(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reported = RecordingReporter()
@@ -233,10 +233,10 @@ def test_what_is_otherwise_for_texts_given_together_is_told(
         session = session_with(reported, exact=exact)
         assert ids_of(next(answered(session, given(session)[:1], size)))
     assert len(said) == 1
-    assert "own run" in said[0]
+    assert "--batch-size 1" in said[0]
 
 
-def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
+def test_sequences_of_a_failed_batch_continue_alone_without_what_the_failure_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Held:
@@ -262,7 +262,7 @@ def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
     finally:
         gc.enable()
     assert "shapes do not match" in said[0]
-    assert "by itself" in said[0]
+    assert "continuing one after another" in said[0]
 
 
 @pytest.mark.parametrize(("stay", "fails_twice"), [(False, False), (True, False), (True, True)])

@@ -201,7 +201,7 @@ def test_a_total_without_a_label_is_named_as_doubtful(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.txt").write_text(text)
     done = ngt("extract", "in", "--schema", "total float", "-o", "t.csv", cwd=tmp_path)
     assert done.returncode == 0
-    assert b"1 value below p 0.75, to be checked: a.txt: total; --doubt 0.75 marks" in done.stderr
+    assert b"check 1 value with a probability below 0.75: a.txt: total" in done.stderr
 
 
 def test_a_table_has_a_row_a_file_and_columns_in_the_order_asked_for(
@@ -386,9 +386,9 @@ def test_the_page_has_the_table_with_links_into_the_documents(
         (("--sources", "rows"), 2, "--sources is rows"),
         (("-o", "out.xls"), 2, ".csv"),
         (("--schema", ""), 2, "--schema is empty"),
-        (("--schema", "a, a"), 2, "twice"),
-        (("--schema", "file, a"), 2, "a column file"),
-        (("--schema", "a, a.p", "--sources", "columns"), 2, "a column a.p"),
+        (("--schema", "a, a"), 2, "duplicate field"),
+        (("--schema", "file, a"), 2, "the field name file is reserved"),
+        (("--schema", "a, a.p", "--sources", "columns"), 2, "the field name a.p is reserved"),
         (("--overflow", "split"), 2, "ask_fields"),
         (("--regex", "a"), 2, "--regex"),
     ],
