@@ -1,6 +1,6 @@
-"""The application of a server: what commands ask it, OpenAI's API and a page for browsers.
+"""The application of a server: the requests of commands, OpenAI's API and a page for browsers.
 
-It is the same on both sockets: the one of the server's user, and the one of TCP, which has a guard.
+It is the same on both sockets: that of the server's user, and that of TCP, which has a guard.
 Every request ends: requests, connections, headers, bodies and times are bounded.
 """
 
@@ -29,8 +29,8 @@ from ngtcli.server import wire
 from ngtcli.server.exchange import EventQueue, Exchange, Threads, answered, events_of
 from ngtcli.server.http_guard import USER, Guard, connection_of
 from ngtcli.server.openai_answers import ChatReply, Reply, ResponseReply
-from ngtcli.server.openai_requests import Asks, chat, response
-from ngtcli.server.page import PageReply, documents_shown, page, show_page
+from ngtcli.server.openai_requests import ApiRequest, parse_chat, parse_response
+from ngtcli.server.page import PageReply, list_documents, parse_page_request, show_page
 from ngtcli.server.public import RequestError, is_private, private_words, words_of
 from ngtcli.server.service import Service
 from ngtcli.system import reporting
@@ -44,19 +44,25 @@ _ANSWER_TIMEOUT_S = 3600.0  # from the request to the end of its answer; guess
 _RETRY_AFTER_S = 2  # after which a client may ask again where the queue is full; guess
 _POLL_S = 0.1  # between looks at the progress of loading; guess
 _MAX_EARLY = 64  # requests, cancelled before they came, whose ids are remembered; guess
-# For each path, what reads its requests and what writes its replies.
-_FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Reply]]] = {
-    "/v1/chat/completions": (chat, ChatReply),
-    "/v1/responses": (response, ResponseReply),
-    "/answer": (page, PageReply),
+_Parser = Callable[[Service, bytes], ApiRequest]
+# The parser of the requests to each path, and the writer of the replies.
+_FORMATS: Mapping[str, tuple[_Parser, Callable[[ApiRequest], Reply]]] = {
+    "/v1/chat/completions": (parse_chat, ChatReply),
+    "/v1/responses": (parse_response, ResponseReply),
+    "/answer": (parse_page_request, PageReply),
 }
 
 
 def application(server: "Server", service: Service, routes: Sequence[BaseRoute] = ()) -> Starlette:
     """Return the application of a server, with more `routes` beside its own.
 
-    Every request has its owner in its scope, see `Entrance`. What fails and is not for clients is
-    reported to who makes this.
+    Every request has its owner in its scope, see `Entrance`. Errors that are not for clients go to
+    the reporter of the caller.
+
+    Args:
+        server: The server that has the model.
+        service: The models and documents that are served.
+        routes: Further routes.
     """
     openai = OpenAi(server, service)
     failures: Any = {404: _no_such, 405: _no_such, errors.NgtError: openai.failed}
@@ -65,11 +71,11 @@ def application(server: "Server", service: Service, routes: Sequence[BaseRoute] 
 
 
 class Entrance:
-    """Says whose each request is, and lets it into the application.
+    """Finds the owner of each request, and lets it into the application.
 
-    What comes over the socket of the server's user is that user's, by the state of its connection.
-    What comes over TCP waits until the model is loaded, and then needs the guard's consent. Nothing
-    that is done for a request is reported to who runs the server.
+    A request over the socket of the server's user belongs to that user, by the state of its
+    connection. A request over TCP waits until the model is loaded, and then needs the guard's
+    consent. Nothing done for a request is reported to the one who runs the server.
     """
 
     def __init__(self, server: "Server", app: ASGIApp, guard: Guard | None) -> None:
@@ -94,13 +100,13 @@ class Entrance:
 
 
 class Commands:
-    """What the commands of the server's user ask, see `wire`; nobody else may."""
+    """The endpoints of the commands of the server's user, see `wire`; they answer nobody else."""
 
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._threads = Threads()
-        self._submitted: dict[str, Submitted] = {}  # that are being answered, by their ids
-        self._early = deque[str](maxlen=_MAX_EARLY)
+        self._submitted: dict[str, Submitted] = {}  # requests being answered, by their ids
+        self._cancelled_early = deque[str](maxlen=_MAX_EARLY)
 
     @property
     def routes(self) -> list[BaseRoute]:
@@ -120,12 +126,12 @@ class Commands:
         return await self._about(request)
 
     async def _cancel(self, request: Request) -> Response:
-        name = request.path_params["id"]
-        submitted = self._submitted.get(name)
+        request_id = request.path_params["id"]
+        submitted = self._submitted.get(request_id)
         if submitted is not None:
             submitted.cancel()
         else:
-            self._early.append(name)
+            self._cancelled_early.append(request_id)
         return Response()
 
     async def _ask(self, request: Request) -> Any:
@@ -135,34 +141,34 @@ class Commands:
 
     async def _answer(self, exchange: Exchange, body: bytes) -> None:
         try:
-            asked: wire.Ask = await self._threads.run(wire.decode, body, wire.Ask)
+            ask: wire.Ask = await self._threads.run(wire.decode, body, wire.Ask)
         except wire.WireError:
             await exchange.respond(Response(status_code=400))
             return
-        async with aclosing(self._lines(asked)) as lines:
+        async with aclosing(self._lines(ask)) as lines:
             await exchange.stream("application/x-ndjson", lines)
 
-    async def _lines(self, asked: wire.Ask) -> AsyncGenerator[bytes]:
+    async def _lines(self, ask: wire.Ask) -> AsyncGenerator[bytes]:
         """Yield the events of a request; nothing where it is to be answered elsewhere."""
         async for line in self._until_loaded():
             yield line
         if self._server.refuses():
             return
         try:
-            for warning in await self._threads.run(_warnings_of, asked.request.settings):
+            for warning in await self._threads.run(_warnings_of, ask.request.settings):
                 yield wire.encode(Message("warn", warning))
-            if asked.id in self._early:
+            if ask.id in self._cancelled_early:
                 raise errors.StoppedError("interrupted")
             queue = EventQueue()
-            submitted = self._server.submit(asked.request, queue.put)
-            self._submitted[asked.id] = submitted
+            submitted = self._server.submit(ask.request, queue.put)
+            self._submitted[ask.id] = submitted
             async with aclosing(events_of(submitted, queue)) as events:
                 async for event in events:
                     yield b"\n" if event is None else wire.encode(event)
         except errors.NgtError as error:
             yield wire.encode(wire.Failed.of(error))
         finally:
-            self._submitted.pop(asked.id, None)
+            self._submitted.pop(ask.id, None)
 
     async def _until_loaded(self) -> AsyncGenerator[bytes]:
         """Yield what is being done until the model is loaded."""
@@ -208,7 +214,7 @@ class OpenAi:
     @property
     def routes(self) -> list[BaseRoute]:
         """The routes of the application that are for all."""
-        posts = [Route(path, partial(self._post, path), methods=["POST"]) for path in _FORMS]
+        posts = [Route(path, partial(self._post, path), methods=["POST"]) for path in _FORMATS]
         return [
             *posts,
             Route("/", show_page),
@@ -230,35 +236,39 @@ class OpenAi:
         return JSONResponse({"object": "list", "data": models})
 
     async def _documents(self, request: Request) -> Response:
-        return JSONResponse(await self._threads.run(documents_shown, self._service))
+        return JSONResponse(await self._threads.run(list_documents, self._service))
 
     async def _post(self, path: str, request: Request) -> Any:
         """Answer a request to one of the paths."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # a page may send other kinds without asking first
-            what = "the content type of the body is not application/json"
-            hint = "Send the header Content-Type: application/json."
-            raise RequestError(what, hint, None, "wrong_content_type", 415)
+            raise RequestError(
+                "the content type of the body is not application/json",
+                "Send the header Content-Type: application/json.",
+                code="wrong_content_type",
+                status=415,
+            )
         if self._server.activity.answering >= _MAX_REQUESTS:
             return _busy("Too many requests at once. Try again later.")
         return Exchange(partial(self._answer, path), self._server.activity)
 
     async def _answer(self, path: str, exchange: Exchange, body: bytes) -> None:
         """Answer, or say what went wrong: as the response, or within what has begun."""
-        asks_of, reply_of = _FORMS[path]
+        parser, reply_class = _FORMATS[path]
         reply: Reply | None = None
         try:
             with anyio.fail_after(_ANSWER_TIMEOUT_S):
-                ask = partial(asks_of, self._service, body)
-                asks = await self._threads.run(ask, abandon=True)
-                reply = reply_of(asks)
-                async with aclosing(self._events(asks, exchange.scope["owner"])) as events:
-                    if asks.is_stream:
+                parse = partial(parser, self._service, body)
+                api_request = await self._threads.run(parse, abandon=True)
+                reply = reply_class(api_request)
+                owner = exchange.scope["owner"]
+                async with aclosing(self._events(api_request, owner)) as events:
+                    if api_request.is_stream:
                         await exchange.stream(reply.media_type, _pieces(reply, events))
                     else:
                         *_, last = [event async for event in events]
                         assert isinstance(last, Ended)
-                        await exchange.respond(JSONResponse(reply.whole(last)))
+                        await exchange.respond(JSONResponse(reply.complete(last)))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -266,16 +276,17 @@ class OpenAi:
             if reply is None or not exchange.has_begun:
                 await exchange.respond(failure)
             else:
-                await exchange.send(reply.failed(msgspec.json.decode(failure.body)))
+                await exchange.send(reply.fail(msgspec.json.decode(failure.body)))
 
-    async def _events(self, asks: Asks, owner: str) -> AsyncGenerator[Event | None]:
+    async def _events(self, api_request: ApiRequest, owner: str) -> AsyncGenerator[Event | None]:
         """Yield the events of a request for its client; None where nothing came for a while."""
-        async with aclosing(answered(self._server, asks.request, owner)) as events:
+        async with aclosing(answered(self._server, api_request.request, owner)) as events:
             async for event in events:
-                if isinstance(event, Prompted) and event.left_out and asks.keeps_all:
-                    hint = 'Send fewer, or "truncation": "auto" to have the oldest left out.'
+                is_truncated = isinstance(event, Prompted) and event.left_out
+                if is_truncated and api_request.refuses_truncation:
                     raise errors.ContextOverflowError(
-                        "the messages do not fit the context", hint=hint
+                        "the messages do not fit the context",
+                        hint='Send fewer, or "truncation": "auto" to have the oldest left out.',
                     )
                 yield event
 
@@ -284,7 +295,7 @@ class OpenAi:
         return self._failure(error)
 
     def _failure(self, error: Exception) -> JSONResponse:
-        """The response to what went wrong."""
+        """Return the response to an error, and report it where it is not for clients."""
         if is_private(error):
             self._reporter.warn(f"a request failed: {type(error).__name__}: {error}")
             code = (
@@ -300,37 +311,47 @@ class OpenAi:
             return error_reply(error.status, error.code, words, error.param)
         if isinstance(error, errors.ContextOverflowError):
             return error_reply(400, "context_length_exceeded", words, "messages")
-        of_settings = "settings" if isinstance(error, errors.UsageError) else None
-        return error_reply(400, "invalid_value", words, getattr(error, "name", of_settings))
+        default_param = "settings" if isinstance(error, errors.UsageError) else None
+        param = getattr(error, "name", default_param)
+        return error_reply(400, "invalid_value", words, param)
 
 
 async def _pieces(reply: Reply, events: AsyncGenerator[Event | None]) -> AsyncGenerator[bytes]:
-    """Yield a reply in pieces."""
+    """Yield the pieces of a streamed reply."""
     has_begun = False
     async for event in events:
-        if not has_begun and (reply.at_once or isinstance(event, Prompted | Stepped | Ended)):
+        if not has_begun and (
+            reply.begins_at_once or isinstance(event, Prompted | Stepped | Ended)
+        ):
             has_begun = True
             yield b"".join(reply.begin())
-        if event is None and has_begun:  # else what is between might close it
-            yield reply.beat
+        if event is None and has_begun:  # A proxy might close a connection without traffic.
+            yield reply.heartbeat
         elif event is not None and has_begun:
-            chunks = reply.end(event) if isinstance(event, Ended) else reply.event(event)
+            chunks = reply.end(event) if isinstance(event, Ended) else reply.encode_event(event)
             yield b"".join(chunks)
 
 
 async def _no_such(request: Request, error: Any) -> Response:
-    what = f"no {request.method} {request.url.path} here"
-    return error_reply(error.status_code, "unknown_url", what)
+    message = f"no {request.method} {request.url.path} here"
+    return error_reply(error.status_code, "unknown_url", message)
 
 
-def _busy(what: str) -> JSONResponse:
-    response = error_reply(503, "queue_full", what)
+def _busy(message: str) -> JSONResponse:
+    response = error_reply(503, "queue_full", message)
     response.headers["retry-after"] = str(_RETRY_AFTER_S)
     return response
 
 
 def error_reply(status: int, code: str, message: str, param: str | None = None) -> JSONResponse:
-    """An error in OpenAI's form."""
+    """Return an error in OpenAI's format.
+
+    Args:
+        status: The HTTP status.
+        code: The error's code, such as "invalid_value".
+        message: The error in words.
+        param: The parameter of the request that is wrong, if any.
+    """
     kind = "server_error" if status >= 500 else "invalid_request_error"
     about = {"message": message, "type": kind, "param": param, "code": code}
     return JSONResponse({"error": about}, status)

@@ -47,7 +47,7 @@ from ngtcli.retrieval.search import Search
 from ngtcli.server.activity import Activity
 from ngtcli.server.exchange import Threads, answered
 from ngtcli.server.public import RequestError, has_path, is_private, private_words, words_of
-from ngtcli.server.service import Service, named
+from ngtcli.server.service import Service, select_documents
 from ngtcli.system import reporting
 from ngtcli.system.reporting import Reporter, reporting_to
 from ngtcli.words import counted, nearest
@@ -362,7 +362,9 @@ class Tools:
         loaded = await self._loaded(progress)
         if names == []:
             raise RequestError("no document is named", hint="Name one, or leave the list out.")
-        return loaded if names is None else named(loaded, names, "list_documents has the names.")
+        if names is None:
+            return loaded
+        return select_documents(loaded, names, "list_documents has the names.")
 
 
 def _characters(one: Document, start: int, end: int) -> tuple[str, str, int, int, int, str]:

@@ -1,8 +1,8 @@
-"""Requests in OpenAI's forms, checked, and the `Request` that each makes.
+"""Parse and check requests in OpenAI's formats, and make a `Request` of each.
 
-Every sampling parameter is a setting of its name; requests name no files and no settings but those
-of a line of a batch. What the API knows and this server has not is refused where it would change
-the answer, and passed over where it would not.
+Every sampling parameter is a setting of the same name. Requests name no files, and only the
+settings that a line of a batch may have. A parameter of the API that this server lacks is refused
+where it would change the answer, and ignored where it would not.
 """
 
 import re
@@ -22,28 +22,28 @@ from ngtcli.engine.request import Request, check_form
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.prompts.turns import Turn
 from ngtcli.server.public import RequestError
-from ngtcli.server.service import GivenDocument, Service
+from ngtcli.server.service import RequestDocument, Service
 from ngtcli.system.json_form import dump_json
 from ngtcli.system.yaml_file import shown
 from ngtcli.words import nearest
 
-_MOST_STOPS = 16  # texts that end an answer, each of _LONGEST_STOP characters at most; guesses
-_LONGEST_STOP = 1000
+_MAX_STOPS = 16  # stop sequences of a request; guess
+_MAX_STOP_LENGTH = 1000  # characters of a stop sequence; guess
 _ALIASES = {
     "max_completion_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
     "repeat_penalty": "repetition_penalty",  # of llama.cpp and ollama
 }
-# What ordinary clients send, and what changes nothing of an answer here: nothing is stored or
-# billed, no tool is called, the model thinks as it does, and what is loaded stays loaded.
+# Parameters that ordinary clients send and that change no answer here: nothing is stored or
+# billed, no tool is called, the reasoning has no levels, and the model stays loaded.
 _IGNORED = {
     *("user", "metadata", "safety_identifier", "service_tier", "priority", "request_id", "store"),
     *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_prompt"),
     *("parallel_tool_calls", "max_tool_calls", "include", "reasoning", "reasoning_effort"),
     *("keep_alive", "id_slot", "timings_per_token", "return_progress", "repeat_last_n"),
 }
-# What would change an answer, and is taken only where it does not.
-_ONLY: Mapping[str, tuple[Any, ...]] = {
+# Parameters that would change an answer, and the only values that do not.
+_NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("n", "best_of"), (1,)),
     **dict.fromkeys(("logprobs", "background", "echo", "ignore_eos"), (False,)),
     **dict.fromkeys(("tools", "functions", "context_management"), ([],)),
@@ -54,9 +54,9 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "verbosity": ("medium",),
 }
-_FORMATS = ("response_format", "text")  # keys of the form of an answer, of chat and of responses
+_FORMATS = ("response_format", "text")  # keys of the answer's format, of chat and of responses
 _TEXT_PARTS = ("text", "input_text", "output_text")
-_SURROGATE = re.compile(  # half of a pair, as JSON escapes it
+_LONE_SURROGATE = re.compile(  # half of a pair, as JSON escapes it
     rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]"
 )
 
@@ -67,8 +67,8 @@ class _StreamOptions(Struct, frozen=True):
     include_usage: bool = False
 
 
-class _Said(Struct):
-    """A message, or an item of the responses API; what else it has does not count."""
+class _InputMessage(Struct):
+    """A message, or an item of the responses API; its other fields are ignored."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -77,7 +77,7 @@ class _Said(Struct):
 
 
 class _Prediction(Struct, forbid_unknown_fields=True):
-    """A text like which the answer may be."""
+    """A text that the answer may resemble."""
 
     content: str | list[dict[str, Any]]
     type: Literal["content"] = "content"
@@ -86,24 +86,25 @@ class _Prediction(Struct, forbid_unknown_fields=True):
 class _Form(Struct, forbid_unknown_fields=True, kw_only=True):
     """A request except for its settings.
 
-    With `truncation` the oldest turns are left out where not all fit; else that is an error.
+    With `truncation` "auto" the oldest turns are left out where not all fit; with "disabled" that
+    is an error.
     """
 
     model: str
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
-    documents: list[str | GivenDocument] | None = None
+    documents: list[str | RequestDocument] | None = None
     settings: dict[str, Any] = {}
     prediction: _Prediction | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
 
 
 class _Chat(_Form, kw_only=True):
-    messages: list[_Said]
+    messages: list[_InputMessage]
 
 
 class _Response(_Form, kw_only=True):
-    input: str | list[_Said]
+    input: str | list[_InputMessage]
     instructions: str = ""
 
 
@@ -111,88 +112,115 @@ AnyForm = TypeVar("AnyForm", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
-    """What a request asks, of the `model` that it names, and how it is to be answered."""
+class ApiRequest:
+    """A request over HTTP, and how it is to be answered.
+
+    Attributes:
+        model: The name by which the request names the model.
+        request: The request to the engine.
+        is_stream: Whether the answer is sent as a stream of events.
+        with_usage: Whether the stream ends with the figures.
+        refuses_truncation: Whether leaving out the oldest turns is an error.
+        text_options: The value of "text" of /v1/responses, as the client sent it.
+    """
 
     model: str
     request: Request
     is_stream: bool = True
     with_usage: bool = False
-    keeps_all: bool = False
-    text: Mapping[str, Any] = field(default_factory=dict)  # the form of the answer, as it was said
+    refuses_truncation: bool = False
+    text_options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def chat(service: Service, body: bytes) -> Asks:
-    """What a POST to /v1/chat/completions asks. Raises RequestError, and InputError of a folder."""
-    form, values = _parsed(_Chat, data_of(body))
-    return _asks(service, form, values, form.messages)
+def parse_chat(service: Service, body: bytes) -> ApiRequest:
+    """Parse the body of a POST to /v1/chat/completions.
+
+    Raises:
+        RequestError: The request is wrong, or asks for something that this server lacks.
+        InputError: The server's documents cannot be read.
+    """
+    form, values = _parse_form(_Chat, decode_body(body))
+    return _api_request(service, form, values, form.messages)
 
 
-def response(service: Service, body: bytes) -> Asks:
-    """The same of /v1/responses: nothing is stored, so that `input` has all turns."""
-    form, values = _parsed(_Response, data := data_of(body))
-    said = [_Said("user", form.input)] if isinstance(form.input, str) else form.input
+def parse_response(service: Service, body: bytes) -> ApiRequest:
+    """Parse the body of a POST to /v1/responses, as `parse_chat` does.
+
+    Nothing is stored, so `input` has all turns.
+    """
+    data = decode_body(body)
+    form, values = _parse_form(_Response, data)
+    messages = form.input
+    if isinstance(messages, str):
+        messages = [_InputMessage("user", messages)]
     if form.instructions:
-        said = [_Said("system", form.instructions), *said]
-    return replace(_asks(service, form, values, said), text=data.get("text") or {})
+        messages = [_InputMessage("system", form.instructions), *messages]
+    api_request = _api_request(service, form, values, messages)
+    return replace(api_request, text_options=data.get("text") or {})
 
 
-def form_of(kind: type[AnyForm], data: Mapping[str, Any]) -> AnyForm:
-    """Data in a form. Raises RequestError."""
+def convert_form(kind: type[AnyForm], data: Mapping[str, Any]) -> AnyForm:
+    """Convert data to a form of this kind. Raises RequestError."""
     try:
         return msgspec.convert(data, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        what, _, where = str(error).partition(" - at `$")
-        unknown = what.startswith("Object contains unknown field")
-        code = "unsupported_parameter" if unknown else "invalid_value"
-        param = what.split("`")[1] if unknown and not where else where.strip("`.") or None
-        where = f"{param}: " if param and not unknown else ""
-        raise RequestError(where + what, param=param, code=code) from None
+        message, _, path = str(error).partition(" - at `$")
+        if message.startswith("Object contains unknown field"):
+            param = path.strip("`.") or None if path else message.split("`")[1]
+            raise RequestError(message, param=param, code="unsupported_parameter") from None
+        param = path.strip("`.") or None
+        if param:
+            message = f"{param}: {message}"
+        raise RequestError(message, param=param) from None
 
 
-def data_of(body: bytes) -> dict[str, Any]:
-    """The JSON object that a body holds. Raises RequestError."""
+def decode_body(body: bytes) -> dict[str, Any]:
+    """Return the JSON object that a body holds. Raises RequestError."""
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        what = f"the body is not a JSON object: {error}"
-        if _SURROGATE.search(body):
-            what = "a text of the body has a lone surrogate, which is no character"
-        raise RequestError(what, code="invalid_json") from None
+        message = f"the body is not a JSON object: {error}"
+        if _LONE_SURROGATE.search(body):
+            message = "a text of the body has a lone surrogate, which is no character"
+        raise RequestError(message, code="invalid_json") from None
 
 
-def _parsed(kind: type[AnyForm], data: Mapping[str, Any]) -> tuple[AnyForm, dict[str, Any]]:
-    """A request, and the settings that it has beside. Raises RequestError."""
-    found, rest, newer = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+def _parse_form(kind: type[AnyForm], data: Mapping[str, Any]) -> tuple[AnyForm, dict[str, Any]]:
+    """Split the data of a request into its form and its settings. Raises RequestError."""
+    fields: dict[str, Any] = {}  # of the form
+    parameters: dict[str, Any] = {}  # settings by their names here
+    aliased: dict[str, Any] = {}  # settings by other names, which take precedence
     for name, value in data.items():
         if value is None or name in _IGNORED:
             continue
         if name in _FORMATS:
-            rest |= _format(name, value)
-        elif name in _ONLY:
-            _check_only(name, value)
+            parameters |= _format_setting(name, value)
+        elif name in _NEUTRAL_VALUES:
+            _check_neutral(name, value)
         elif name == "chat_template_kwargs":
-            rest["template_arg"] = _template_arguments(value)
+            parameters["template_arg"] = _template_arguments(value)
         elif name in PER_REQUEST:
-            rest[name] = value
+            parameters[name] = value
         elif name in _ALIASES:
-            newer[_ALIASES[name]] = value
+            aliased[_ALIASES[name]] = value
         else:
-            found[name] = value
-    form = form_of(kind, found)
+            fields[name] = value
+
+    form = convert_form(kind, fields)
     values = {
-        name: _value(name, _meant(name, value), name) for name, value in {**rest, **newer}.items()
+        name: _checked_value(name, _translated_value(name, value), name)
+        for name, value in {**parameters, **aliased}.items()
     }
     for name, value in getattr(form, "settings", {}).items():
         if name not in PER_REQUEST:
             hint = nearest(name, PER_REQUEST)
             raise RequestError(f"{shown(name)} cannot be set by a request", hint, "settings")
-        values[name] = _value(name, value, f"settings.{name}")
+        values[name] = _checked_value(name, value, f"settings.{name}")
     return form, values
 
 
-def _meant(name: str, value: Any) -> Any:
-    """A parameter's value as settings have it.
+def _translated_value(name: str, value: Any) -> Any:
+    """Translate the value of a parameter to the value of the setting.
 
     Clients of llama.cpp and ollama write -1 for any seed, and for as many tokens as there is room
     for; OpenAI's API takes a seed of any sign and size.
@@ -200,36 +228,49 @@ def _meant(name: str, value: Any) -> Any:
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     if name == "seed":
-        largest = int(SETTINGS[name].within[1])
-        return secrets.randbelow(largest) if value == -1 else value & largest
+        max_seed = int(SETTINGS[name].within[1])
+        return secrets.randbelow(max_seed) if value == -1 else value & max_seed
     if name == "max_tokens" and value == -1:
         return int(SETTINGS[name].within[1])
     return value
 
 
 def _template_arguments(value: Any) -> list[str]:
-    """Variables of the chat template as the setting has them. Raises RequestError."""
+    """Return the variables of the chat template as the setting has them. Raises RequestError."""
     if not isinstance(value, dict):
-        hint = "Give an object with the variables of the chat template."
-        what = f"chat_template_kwargs is {shown(value)}"
-        raise RequestError(what, hint, "chat_template_kwargs")
-    return [f"{name}={msgspec.json.encode(one).decode()}" for name, one in value.items()]
+        raise RequestError(
+            f"chat_template_kwargs is {shown(value)}",
+            "Give an object with the variables of the chat template.",
+            "chat_template_kwargs",
+        )
+    return [f"{name}={msgspec.json.encode(argument).decode()}" for name, argument in value.items()]
 
 
-def _format(name: str, value: Any) -> dict[str, Any]:
-    """The setting that a format of the answer asks for, if any. Raises RequestError."""
-    given = value
+def _format_setting(name: str, value: Any) -> dict[str, Any]:
+    """Return the setting that an answer's format asks for, if any. Raises RequestError."""
+    answer_format = value
     if name == "text" and isinstance(value, dict) and {*value} <= {"format"}:
-        given = value.get("format", {"type": "text"})
-    given = given if isinstance(given, dict) else {}
-    if (kind := given.get("type")) == "text":
+        answer_format = value.get("format", {"type": "text"})
+    if not isinstance(answer_format, dict):
+        answer_format = {}
+
+    kind = answer_format.get("type")
+    if kind == "text":
         return {}
-    own = given.get("json_schema", given)
-    schema = own.get("schema") if isinstance(own, dict) else None
-    schema = {"type": "object"} if kind == "json_object" else schema
-    if kind not in ("json_object", "json_schema") or not isinstance(schema, dict):
-        hint = "Give text, json_object, or json_schema with its schema."
-        raise RequestError(f"{name} is {shown(value)}", hint, name)
+    schema: Any = None
+    if kind == "json_object":
+        schema = {"type": "object"}
+    elif kind == "json_schema":
+        # chat nests the schema below "json_schema"; responses has it beside "type".
+        schema_holder = answer_format.get("json_schema", answer_format)
+        if isinstance(schema_holder, dict):
+            schema = schema_holder.get("schema")
+    if not isinstance(schema, dict):
+        raise RequestError(
+            f"{name} is {shown(value)}",
+            "Give text, json_object, or json_schema with its schema.",
+            name,
+        )
     try:
         check_form("chat", Settings.of(schema=dump_json(schema, None)))
     except UsageError as error:
@@ -237,49 +278,97 @@ def _format(name: str, value: Any) -> dict[str, Any]:
     return {"schema": schema}
 
 
-def _check_only(name: str, value: Any) -> None:
-    """Raise RequestError for a value that this server has not; true and 1.0 are not 1."""
-    if msgspec.json.encode(value) not in map(msgspec.json.encode, _ONLY[name]):
-        what = f"{name} is {shown(value)}, which this server does not support"
-        raise RequestError(what, "Leave it out.", name, "unsupported_parameter")
+def _check_neutral(name: str, value: Any) -> None:
+    """Raise RequestError for a value that would change the answer; true and 1.0 are not 1."""
+    if msgspec.json.encode(value) not in map(msgspec.json.encode, _NEUTRAL_VALUES[name]):
+        raise RequestError(
+            f"{name} is {shown(value)}, which this server does not support",
+            "Leave it out.",
+            name,
+            "unsupported_parameter",
+        )
 
 
-def _value(name: str, value: Any, param: str) -> Any:
-    """The value of a setting. Raises RequestError."""
+def _checked_value(name: str, value: Any, param: str) -> Any:
+    """Return the checked value of a setting.
+
+    Args:
+        name: The name of the setting.
+        value: Its value in the request.
+        param: Where the request has it, for the error.
+
+    Raises:
+        RequestError: The setting has no such value.
+    """
     try:
         value = check_key(name, value, "the request")
     except UsageError as error:
         raise RequestError(str(error), error.hint, param) from None
     stops = value if name == "stop" else ()
-    if len(stops) > _MOST_STOPS or any(not 0 < len(text) <= _LONGEST_STOP for text in stops):
-        hint = f"Give at most {_MOST_STOPS} texts of 1 to {_LONGEST_STOP} characters."
-        raise RequestError(f"stop is {shown(value)}", hint, param)
+    if len(stops) > _MAX_STOPS or any(not 0 < len(stop) <= _MAX_STOP_LENGTH for stop in stops):
+        raise RequestError(
+            f"stop is {shown(value)}",
+            f"Give at most {_MAX_STOPS} texts of 1 to {_MAX_STOP_LENGTH} characters.",
+            param,
+        )
     return value
 
 
-def _asks(service: Service, form: _Form, values: dict[str, Any], said: Sequence[_Said]) -> Asks:
+def _api_request(
+    service: Service,
+    form: _Form,
+    values: dict[str, Any],
+    messages: Sequence[_InputMessage],
+) -> ApiRequest:
+    """Return the request of a form.
+
+    Args:
+        service: The models and documents that are served.
+        form: The request except for its settings and messages.
+        values: The settings of the request, by name.
+        messages: The conversation, with the question last.
+
+    Raises:
+        RequestError: The request asks for something that this server lacks.
+        InputError: The server's documents cannot be read.
+    """
     loaded = service.documents_of(form.model, form.documents)
-    system, turns, text = _conversation(said)
+    system, turns, question = _conversation(messages)
     if system:
         values["system"] = system
-    task = "chat" if turns else "ask" if loaded.documents else "generate"
-    prediction = _text_of(form.prediction.content, "prediction") if form.prediction else ""
-    more: dict[str, Any] = {"loaded": loaded, "turns": turns, "prediction": prediction}
-    request = service.tasks.request(task, text, **more, **values)
+    if turns:
+        task = "chat"
+    else:
+        task = "ask" if loaded.documents else "generate"
+    prediction = ""
+    if form.prediction:
+        prediction = _text_of(form.prediction.content, "prediction")
+    request = service.tasks.request(
+        task, question, loaded=loaded, turns=turns, prediction=prediction, **values
+    )
+
     if ":" in values.get("method", ""):
-        what = f"method {shown(values['method'])} has options"
-        raise RequestError(what, "Give the name of a method alone.", "method")
+        raise RequestError(
+            f"method {shown(values['method'])} has options",
+            "Give the name of a method alone.",
+            "method",
+        )
     if "method" in values or "num_draft" in values:
         _check_drafting(request.settings, service.tasks.of[task][0].drafting.num_draft)
-    usage, keeps_all = form.stream_options.include_usage, form.truncation == "disabled"
-    return Asks(form.model, request, form.stream, usage, keeps_all)
+    return ApiRequest(
+        form.model,
+        request,
+        is_stream=form.stream,
+        with_usage=form.stream_options.include_usage,
+        refuses_truncation=form.truncation == "disabled",
+    )
 
 
 def _check_drafting(settings: Settings, max_nodes: int) -> None:
     """Raise RequestError for a method that a client cannot have.
 
     Args:
-        settings: Those of the request.
+        settings: The settings of the request.
         max_nodes: The draft nodes of a step for which the server was started.
     """
     try:
@@ -288,50 +377,68 @@ def _check_drafting(settings: Settings, max_nodes: int) -> None:
     except (UsageError, ModelError) as error:
         raise RequestError(str(error), error.hint, "method") from None
     if method.name == "rest":  # its datastores are files of the server's user
-        hint = "Choose another method."
-        raise RequestError("method rest reads the datastores of the server", hint, "method")
+        raise RequestError(
+            "method rest reads the datastores of the server", "Choose another method.", "method"
+        )
     if method.settings.num_draft > max_nodes:
-        what = f"num_draft is {method.settings.num_draft}"
-        raise RequestError(what, f"This server drafts {max_nodes} nodes at most.", "num_draft")
+        raise RequestError(
+            f"num_draft is {method.settings.num_draft}",
+            f"This server drafts {max_nodes} nodes at most.",
+            "num_draft",
+        )
 
 
-def _conversation(said: Sequence[_Said]) -> tuple[str, tuple[Turn, ...], str]:
-    """System text, the turns before, and the question of messages. Raises RequestError."""
-    system: list[str] = []
+def _conversation(messages: Sequence[_InputMessage]) -> tuple[str, tuple[Turn, ...], str]:
+    """Return the system text, the earlier turns, and the question. Raises RequestError."""
+    system_texts: list[str] = []
     turns: list[Turn] = []
-    for i, message in enumerate(said):
-        where = f"messages[{i}]"
+    for i, message in enumerate(messages):
+        param = f"messages[{i}]"
         if message.type != "message" or message.tool_calls:
-            what = f"{where} is a {message.type if message.type != 'message' else 'tool call'}"
-            raise RequestError(what, "This server has no tools.", where, "unsupported_value")
-        text = _text_of(message.content, where)
+            kind = message.type if message.type != "message" else "tool call"
+            raise RequestError(
+                f"{param} is a {kind}", "This server has no tools.", param, "unsupported_value"
+            )
+        text = _text_of(message.content, param)
         if message.role in ("system", "developer"):
-            system.append(text)  # templates take it before all others alone
+            system_texts.append(text)  # chat templates take a system text only as the first
         elif message.role in ("user", "assistant"):
             turns.append(Turn(message.role, text))
         else:
-            hint = "Choose from system, developer, user, assistant."
-            raise RequestError(f"{where}: role is {shown(message.role)}", hint, where)
+            raise RequestError(
+                f"{param}: role is {shown(message.role)}",
+                "Choose from system, developer, user, assistant.",
+                param,
+            )
+
     if turns and turns[-1].role == "assistant":
         if turns[-1].text.strip():
-            hint = "Let the last message be the user's."
-            what = "the last message is the assistant's, and this server does not continue it"
-            raise RequestError(what, hint, f"messages[{len(said) - 1}]", "unsupported_value")
-        turns.pop()  # where the answer goes, as some clients write it
+            raise RequestError(
+                "the last message is the assistant's, and this server does not continue it",
+                "Let the last message be the user's.",
+                f"messages[{len(messages) - 1}]",
+                "unsupported_value",
+            )
+        turns.pop()  # Some clients end with an empty message in the answer's place.
     if not turns or turns[-1].role != "user" or not turns[-1].text.strip():
         raise RequestError("the last message is not a user's text", "Ask something.", "messages")
-    return "\n\n".join(filter(None, system)), tuple(turns[:-1]), turns[-1].text
+    return "\n\n".join(filter(None, system_texts)), tuple(turns[:-1]), turns[-1].text
 
 
-def _text_of(content: str | list[dict[str, Any]] | None, where: str) -> str:
-    """The text of a message. Raises RequestError for other content."""
+def _text_of(content: str | list[dict[str, Any]] | None, param: str) -> str:
+    """Return the text of a message. Raises RequestError for other content."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
     for part in content:
-        kind, text = part.get("type"), part.get("text")
+        kind = part.get("type")
+        text = part.get("text")
         if kind not in _TEXT_PARTS or not isinstance(text, str):
-            what = f"{where}: a part is {shown(kind)}, and the model reads text alone"
-            raise RequestError(what, "Give parts of type text.", where, "unsupported_value")
+            raise RequestError(
+                f"{param}: a part is {shown(kind)}, and the model reads text alone",
+                "Give parts of type text.",
+                param,
+                "unsupported_value",
+            )
         texts.append(text)
     return "".join(texts)

@@ -417,7 +417,7 @@ def test_system_messages_stand_first_wherever_they_come(live: Live) -> None:
 def test_an_answer_that_is_begun_is_not_continued(live: Live) -> None:
     begun = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sure,"}]
     error = error_of(live.post(messages=begun))
-    assert "continues none" in error["message"]
+    assert "does not continue it" in error["message"]
     assert error["param"] == "messages[1]"
     begun[1]["content"] = ""  # where the answer is to come
     assert live.post(messages=begun).status_code == 200
