@@ -1,4 +1,4 @@
-"""Who may ask over HTTP: addresses, keys, and the headers that tell a browser's pages apart.
+"""Decide who may send requests over HTTP, by address, API key, and the headers of browsers.
 
 A page of another origin must not read local documents. Browsers send its origin with requests that
 could change something. Where a site's own name stands for this machine (DNS rebinding), they send
@@ -36,18 +36,18 @@ _MIN_KEY_LENGTH = 16  # characters of an API key; guess: 16 random ones are not 
 _MAX_PORT = 65_535
 _MAX_KEY_FILE_BYTES = 1_000_000  # guess
 _KEY = re.compile(rb"[!-~]{%d,}" % _MIN_KEY_LENGTH)
-_OPEN = ("/health", "/")  # paths that need no key
-USER = ""  # the owner of what the user of the server asks
-ANYONE = "http"  # the owner of what is asked without a key
-_CONNECTION = "connection"  # the key in the state of a request that has its `Connection`
+_PATHS_WITHOUT_KEY = ("/health", "/")
+USER = ""  # the owner of requests by the user of the server
+ANYONE = "http"  # the owner of requests without a key
+_CONNECTION = "connection"  # the key of the `Connection` in the state of a request
 
 
 @dataclass(slots=True)
 class Connection:
-    """What is known of a connection, which all of its requests have.
+    """A connection, in the state of each of its requests.
 
     Attributes:
-        is_of_user: Whether it is one to the socket of the server's user.
+        is_of_user: Whether it came to the socket of the server's user.
         user: Of a TCP connection, the user id of the process at the other end; None where the
             system does not say.
         is_user_known: Whether `user` was looked up.
@@ -70,7 +70,13 @@ def connection_of(scope: Scope) -> Connection:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen; `keys` are SHA-256 of the API keys, and with none it is this machine."""
+    """Where to listen.
+
+    Attributes:
+        host: The name or address of this machine.
+        port: The port; 0 for any free one.
+        keys: SHA-256 of the API keys. Without keys the host must be a loopback address.
+    """
 
     host: str
     port: int
@@ -78,21 +84,25 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         return _is_loopback(self.host)
 
     def shown(self, port: int) -> str:
-        """Host and port as a URL has them."""
+        """Return host and port as a URL has them."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
 def address_of(address: str, host: str | None, key_file: Path | None) -> Address:
-    """Return the address of `--http [HOST:]PORT`, `--host` and `--api-key-file`.
+    """Return the address to listen on.
 
-    Port 0 stands for any free one.
+    Args:
+        address: The value of `--http`: [HOST:]PORT, with 0 for any free port.
+        host: The value of `--host`, if any.
+        key_file: The value of `--api-key-file`, if any.
 
     Raises:
-        UsageError: It is no address, others reach it without keys, or the file of keys is bad.
+        UsageError: The address is invalid, other machines can reach it without keys, or the file
+            of keys is bad.
     """
     name, _, digits = address.rpartition(":")
     if not re.fullmatch("[0-9]{1,5}", digits) or int(digits) > _MAX_PORT:
@@ -108,8 +118,10 @@ def address_of(address: str, host: str | None, key_file: Path | None) -> Address
         )
     keys = read_keys(key_file) if key_file else ()
     if host is not None and not keys and not _is_loopback(host):
-        hint = "Give --api-key-file FILE: whoever has a key in it may ask."
-        raise UsageError(f"--host {host} lets other machines in", hint=hint)
+        raise UsageError(
+            f"--host {host} lets other machines in",
+            hint="Give --api-key-file FILE: whoever has a key in it may ask.",
+        )
     return Address(name if host is None else host.strip("[]"), int(digits), keys)
 
 
@@ -120,9 +132,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """SHA-256 of the keys in a file, one a line. Raises UsageError.
+    """Return SHA-256 of the keys in a file, one on each line. Raises UsageError.
 
-    A file that others may read has no secret in it, and is refused.
+    A file that other users may read or write is refused.
     """
     try:
         mode = os.stat(path).st_mode
@@ -130,33 +142,50 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
     except OSError as error:
         raise UsageError(f"{path}: {reason_of(error)}", hint="Name a file of keys.") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        hint = f"Keep it to yourself: chmod 600 {path}"
-        raise UsageError(f"{path}: other users may read the keys or write them", hint=hint)
+        raise UsageError(
+            f"{path}: other users may read the keys or write them",
+            hint=f"Keep it to yourself: chmod 600 {path}",
+        )
     keys = [line.strip() for line in data.splitlines() if line.strip()]
     if not keys or any(not _KEY.fullmatch(key) for key in keys):
-        what = f"{path}: a key has {_MIN_KEY_LENGTH} ASCII characters or more, without spaces"
-        raise UsageError(what, hint="openssl rand -hex 32 makes one; put one on each line.")
+        raise UsageError(
+            f"{path}: a key has {_MIN_KEY_LENGTH} ASCII characters or more, without spaces",
+            hint="openssl rand -hex 32 makes one; put one on each line.",
+        )
     return tuple(hashlib.sha256(key).digest() for key in keys)
 
 
-def user_of(own: tuple[str, int], other: tuple[str, int]) -> int | None:
+def user_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
     """Return the user of a process by the ends of its connection within this machine.
 
-    None where the system does not say, as without /proc, or where the process has closed its end:
-    Linux then lists the connection as root's, without an inode.
+    Args:
+        local: Host and port of the process's end.
+        remote: Host and port of the other end.
+
+    Returns:
+        The user id. None where the system does not say, as without /proc, or where the process has
+        closed its end: Linux then lists the connection as root's, without an inode.
     """
-    for mapped, path in (("", "/proc/net/tcp"), ("::ffff:", "/proc/net/tcp6")):
-        ends = [_end(mapped, *own), _end(mapped, *other)]
-        with suppress(OSError), open(path, "rb") as rows:
-            for row in rows:
-                if (fields := row.split())[1:3] == ends:
-                    return int(fields[7]) if fields[9] != b"0" else None
+    for ipv4_prefix, path in (("", "/proc/net/tcp"), ("::ffff:", "/proc/net/tcp6")):
+        ends = [_listed_end(ipv4_prefix, *local), _listed_end(ipv4_prefix, *remote)]
+        with suppress(OSError), open(path, "rb") as lines:
+            for line in lines:
+                fields = line.split()
+                if fields[1:3] == ends:
+                    user, inode = fields[7], fields[9]
+                    return int(user) if inode != b"0" else None
     return None
 
 
-def _end(mapped: str, host: str, port: int) -> bytes:
-    """An address and a port as Linux lists them: words in this machine's order of bytes."""
-    address = host if ":" in host else mapped + host
+def _listed_end(ipv4_prefix: str, host: str, port: int) -> bytes:
+    """Return an end of a connection as Linux lists it: 32-bit words in the native byte order.
+
+    Args:
+        ipv4_prefix: Written before an IPv4 address; "::ffff:" maps it to IPv6.
+        host: The address.
+        port: The port.
+    """
+    address = host if ":" in host else ipv4_prefix + host
     data = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
     words = struct.unpack(f"={len(data) // 4}I", data)
     return f"{''.join(f'{word:08X}' for word in words)}:{port:04X}".encode()
@@ -169,9 +198,9 @@ def knows_users(listening: socket.socket) -> bool:
 
 
 async def _user_of_request(scope: Scope) -> int | None:
-    """The user of the process that sent a request, who is that of its whole connection.
+    """Return the user of the process that sent a request, which its whole connection shares.
 
-    Looked up in a thread: where a machine has tens of thousands of connections, that takes long.
+    It is looked up in a thread, since tens of thousands of connections take long to list.
     """
     connection = connection_of(scope)
     if not connection.is_user_known:
@@ -181,7 +210,12 @@ async def _user_of_request(scope: Scope) -> int | None:
 
 
 class Guard:
-    """Says whose a request over TCP is. With `of_user` it must be a process of this user's."""
+    """Finds the owner of a request over TCP.
+
+    Args:
+        address: Where the server listens, with its keys.
+        of_user: Whether only processes of the server's user may send requests.
+    """
 
     def __init__(self, address: Address, of_user: bool = False) -> None:
         self._address = address
@@ -194,21 +228,29 @@ class Guard:
             if name in (b"host", b"origin", b"authorization") and name in headers:
                 raise _refusal(400, "bad_request", f"two headers {name.decode()}")
             headers[name] = value
-        host, name = headers.get(b"host", b""), ""
+
+        host = headers.get(b"host", b"")
+        host_name = ""
         with suppress(ValueError):
-            name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
-        if self._address.is_local and not _is_loopback(name):
+            host_name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+        if self._address.is_local and not _is_loopback(host_name):
             raise _refusal(403, "wrong_host", "the Host header is not this machine's name")
-        is_other = headers.get(b"origin") not in (None, b"http://" + host, b"https://" + host)
-        # A link that is followed opens what the page that has the link cannot read.
-        follows = headers.get(b"sec-fetch-mode") == b"navigate"
-        is_site = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
-        if is_other or (is_site and not follows):
+
+        origin = headers.get(b"origin")
+        is_other_origin = origin not in (None, b"http://" + host, b"https://" + host)
+        is_other_site = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
+        # The page that has a link cannot read the page that the link opens.
+        follows_link = headers.get(b"sec-fetch-mode") == b"navigate"
+        if is_other_origin or (is_other_site and not follows_link):
             raise _refusal(403, "wrong_origin", "the page is of another origin")
+
         if self._of_user and await _user_of_request(scope) != os.geteuid():
-            what = "without an API key only the user who runs this server may ask it"
-            raise _refusal(403, "wrong_user", what)
-        if not self._address.keys or scope["path"] in _OPEN:
+            raise _refusal(
+                403,
+                "wrong_user",
+                "without an API key only the user who runs this server may ask it",
+            )
+        if not self._address.keys or scope["path"] in _PATHS_WITHOUT_KEY:
             return ANYONE
         owner = self._owner(headers.get(b"authorization", b""))
         if owner is None:
@@ -216,10 +258,10 @@ class Guard:
         return owner
 
     def _owner(self, authorization: bytes) -> str | None:
-        """The owner of a key; all keys are compared, and each in constant time."""
-        scheme, _, key = authorization.partition(b" ")
-        digest = hashlib.sha256(key.strip()).digest()
-        matches = [known for known in self._address.keys if hmac.compare_digest(known, digest)]
+        """Return the owner of a key, or None; compare all keys, each in constant time."""
+        scheme, _, token = authorization.partition(b" ")
+        digest = hashlib.sha256(token.strip()).digest()
+        matches = [key for key in self._address.keys if hmac.compare_digest(key, digest)]
         if scheme.lower() != b"bearer" or not matches:
             return None
         return f"{ANYONE}:{matches[0].hex()[:16]}"
@@ -234,11 +276,11 @@ class PortInUseError(NgtError):
 
 
 def listen(address: Address) -> socket.socket:
-    """Return a socket that listens there: connections wait.
+    """Return a socket that listens on an address, where connections wait to be accepted.
 
     Raises:
         PortInUseError: Another program listens there.
-        UsageError: The address is none of this machine, or the port needs rights.
+        UsageError: The machine does not have the address, or the port needs privileges.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
