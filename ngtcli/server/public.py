@@ -1,6 +1,6 @@
-"""What others than the user of this machine are told, and programs that have no command line.
+"""Events and errors as clients over the network and programs without a command line may see them.
 
-Nothing of paths of this machine, no flags, and no control characters, as in a pipe.
+They contain no paths of this machine, no flags, and no control characters.
 """
 
 import json
@@ -14,14 +14,20 @@ from ngtcli.engine.events import Ended, Event, Message, Part, Stepped
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.terminal import one_line, visible
 
-_PATH = re.compile(r"(?<![\w./])[/~]\w")  # of this machine, in what is said of an answer
+_PATH = re.compile(r"(?<![\w./])[/~]\w")  # a path of this machine, in a message
 _FLAG = re.compile(r"--(?:set )?(?P<name>[a-z][a-z_-]*)(?:[ =](?P<value>[\w.:+-]*\w))?")
 _COMMAND = re.compile(r"(^|[ (])(--?\w|ngt )")  # words of a command line
 _SENTENCE = re.compile(r"(?<=[.?!]) +")
 
 
 class RequestError(UsageError):
-    """What a request asks for is wrong, or not here; `param` names what."""
+    """A request is wrong, or asks for something that this server lacks.
+
+    Attributes:
+        param: The parameter that is wrong, if it is one.
+        code: OpenAI's code of the error.
+        status: The HTTP status.
+    """
 
     def __init__(
         self,
@@ -32,11 +38,13 @@ class RequestError(UsageError):
         status: int = 400,
     ) -> None:
         super().__init__(message, hint=hint)
-        self.param, self.code, self.status = param, code, status
+        self.param = param
+        self.code = code
+        self.status = status
 
 
 def public(event: Event) -> Event | None:
-    """An event as others may see it; None for one that they may not."""
+    """Return an event as clients may see it; None for one that they may not see."""
     match event:
         case Message():
             text = one_line(_without_commands(event.text))
@@ -81,14 +89,16 @@ def _without_commands(text: str) -> str:
 
 def _step(step: Step) -> Step:
     tokens = (
-        replace(t, text=visible(t.text), thought=t.thought and visible(t.thought))
-        for t in step.tokens
+        replace(token, text=visible(token.text), thought=token.thought and visible(token.thought))
+        for token in step.tokens
     )
     return replace(step, tokens=tuple(tokens))
 
 
 def words_of(error: NgtError, *, with_settings: bool) -> str:
-    """What an error says to a program; flags as `settings` of a request, where it may have them.
+    """Return the message and the advice of an error for a program, without flags.
+
+    With `with_settings`, advice on a flag becomes advice on the `settings` of a request.
 
     >>> from ngtcli.errors import ContextOverflowError
     >>> error = ContextOverflowError("too long", hint="Use --overflow truncate. Name one (-m).")
@@ -98,37 +108,43 @@ def words_of(error: NgtError, *, with_settings: bool) -> str:
     'too long. Name one.'
     """
 
-    def setting(found: re.Match[str]) -> str:
-        name, value = found["name"].replace("-", "_"), found["value"]
+    def as_setting(flag: re.Match[str]) -> str:
+        name = flag["name"].replace("-", "_")
+        value = flag["value"]
         if not with_settings or name not in PER_REQUEST or value is None:
-            return found[0]
-        number = re.fullmatch(r"-?\d+(\.\d+)?", value)
-        if not number and value not in SETTINGS[name].choices:
-            return found[0]
-        return f'"settings": {{"{name}": {value if number else json.dumps(value)}}}'
+            return flag[0]
+        is_number = re.fullmatch(r"-?\d+(\.\d+)?", value) is not None
+        if not is_number and value not in SETTINGS[name].choices:
+            return flag[0]
+        return f'"settings": {{"{name}": {value if is_number else json.dumps(value)}}}'
 
-    message = _FLAG.sub(lambda found: found[0].lstrip("-"), str(error))
-    said = [_FLAG.sub(setting, one.replace(" (-m)", "")) for one in _SENTENCE.split(error.hint)]
-    hints = [one for one in said if one and not _COMMAND.search(one)]
-    return one_line(" ".join([f"{message}.", *hints] if hints else [message]))
+    message = _FLAG.sub(lambda flag: flag[0].lstrip("-"), str(error))
+    sentences = [
+        _FLAG.sub(as_setting, sentence.replace(" (-m)", ""))
+        for sentence in _SENTENCE.split(error.hint)
+    ]
+    advice = [sentence for sentence in sentences if sentence and not _COMMAND.search(sentence)]
+    if advice:
+        message = " ".join([f"{message}.", *advice])
+    return one_line(message)
 
 
-def has_path(words: str) -> bool:
-    """Whether words name a place of this machine."""
-    return bool(_PATH.search(words))
+def has_path(text: str) -> bool:
+    """Return whether a text has a path of this machine."""
+    return bool(_PATH.search(text))
 
 
 def private_words(error: Exception) -> str:
-    """What others are told of an error that is not for them."""
+    """Return the message that clients get in place of an error that is not for them."""
     if isinstance(error, InputError):
         return "the server's documents cannot be read"
     return "the answer failed; the server's output says why"
 
 
 def is_private(error: Exception) -> bool:
-    """Whether an error is not for others: of this machine, and not of what was asked."""
+    """Return whether an error is not for clients: it concerns this machine, not the request."""
     if isinstance(error, RequestError | SettingError):
         return False
-    return not isinstance(error, NgtError | TimeoutError) or (
-        isinstance(error, InputError) or has_path(f"{error} {getattr(error, 'hint', '')}")
-    )
+    if not isinstance(error, NgtError | TimeoutError) or isinstance(error, InputError):
+        return True
+    return has_path(f"{error} {getattr(error, 'hint', '')}")
