@@ -14,7 +14,7 @@ from ngtcli.documents.read import Documents
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError
 
-_PATIENCE_S = 0.05  # that a thread waits for another one that reads; guess
+_LOCK_TIMEOUT_S = 0.05  # for another thread that reads the documents; guess
 
 
 class StillReadingError(Exception):
@@ -22,32 +22,37 @@ class StillReadingError(Exception):
 
 
 class ServedFolder:
-    """The documents of files and folders, under their names below what was named; `close` it.
+    """The documents of files and folders, named by their paths below these; `close` it.
 
-    May be asked from any thread; none waits for another one that reads. A file whose real path lies
-    outside what was named, which a link in a folder leads to, is left out.
+    May be used from any thread; none waits for another one that reads. A link in a folder that
+    leads to a file outside the folders is left out.
     """
 
     def __init__(self, paths: Sequence[str], settings: Settings) -> None:
-        self._paths, self._settings = tuple(paths), settings
+        self._paths = tuple(paths)
+        self._settings = settings
         self._roots = [os.path.realpath(os.path.expanduser(path)) for path in paths]
-        self._files, self._lock = Documents(settings, inside=True), threading.Lock()
+        self._files = Documents(settings, inside=True)
+        self._lock = threading.Lock()
         self._stamps: object = None
         self._loaded = Loaded(())
 
     def documents(self) -> Loaded:
-        """As they are now; nothing is read where no file has changed. Raises InputError.
+        """Return the documents as they are now; read the files where one has changed.
 
-        Raises StillReadingError where another thread is reading, which may take minutes.
+        Raises:
+            InputError: There are no documents.
+            StillReadingError: Another thread is reading, which may take minutes.
         """
-        if not self._lock.acquire(timeout=_PATIENCE_S):
+        if not self._lock.acquire(timeout=_LOCK_TIMEOUT_S):
             raise StillReadingError
         try:
-            found = find(self._paths, self._settings, inside=True).files  # before they are read
-            stamps = {path: stamp_of(path) for path in found}
+            # The stamps are taken before the files are read, so that no later change is missed.
+            paths = find(self._paths, self._settings, inside=True).files
+            stamps = {path: stamp_of(path) for path in paths}
             if stamps != self._stamps:
                 loaded = load(self._paths, None, self._settings, files=self._files, inside=True)
-                self._loaded = replace(loaded, documents=self._own(loaded.documents))
+                self._loaded = replace(loaded, documents=self._renamed(loaded.documents))
                 self._stamps = stamps
             if not self._loaded.documents:
                 raise InputError("the folder has no documents", hint="Put files into it.")
@@ -55,7 +60,8 @@ class ServedFolder:
         finally:
             self._lock.release()
 
-    def _own(self, documents: Sequence[Document]) -> tuple[Document, ...]:
+    def _renamed(self, documents: Sequence[Document]) -> tuple[Document, ...]:
+        """Return the documents inside the folders, by their names there where these are unique."""
         names = [self.name_of(document.path) for document in documents]
         counts = Counter(names)
         return tuple(
@@ -65,7 +71,7 @@ class ServedFolder:
         )
 
     def name_of(self, path: str) -> str | None:
-        """The path of a file below what was named; None where it is elsewhere."""
+        """Return the path of a file below the folder; None where it is elsewhere."""
         real = os.path.realpath(path)
         for root in self._roots:
             if real == root:
