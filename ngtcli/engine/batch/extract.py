@@ -1,9 +1,9 @@
-"""What `ngt extract` asks of a document, and the rows that it makes of the answers.
+"""The requests of `ngt extract` about a document, and the rows that their answers become.
 
-A model that writes JSON is asked for all fields at once. Of a long document it reads passages, some
-for each field, or all parts, whose rows become one. A model that only quotes is asked for each
-field by itself: for the sentence that has it and then, where rules find several values of the
-field's type in that, for one of them.
+A model that writes JSON is asked for all fields at once. From a long document it reads either
+passages, some for each field, or all parts, whose rows are merged into one. A model that only
+quotes is asked for each field separately: first for the sentence that has the value and then, if
+rules find several values of the field's type in that sentence, for one of them.
 """
 
 import re
@@ -59,10 +59,11 @@ class FieldValue:
     """The value of a field in one row.
 
     Attributes:
-        value: As JSON has it; None where the document does not say.
-        probability: Of the tokens that wrote it; None where it is not known.
-        place: An object of JSON that says where it stands; of a list a list of them.
-        others: What later parts of a long document say instead.
+        value: The value as JSON; None if the document does not say it.
+        probability: The probability of the tokens that wrote it; None if unknown.
+        place: A JSON object that says where the value is in the document; a list of such objects
+            for a list.
+        others: Different values from later parts of a long document.
     """
 
     value: Any = None
@@ -76,20 +77,20 @@ FieldValues = Mapping[str, FieldValue]  # by the name of the field
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """The fields that are wanted of each document, and the settings of `tasks` for that."""
+    """The fields to extract from each document, and the settings of `tasks` for that."""
 
     tasks: Tasks
     form: AnswerForm
 
     @classmethod
     def of(cls, tasks: Tasks) -> "Extraction":
-        """Return the extraction by the schema of the settings.
+        """Return the extraction that the schema of the settings describes.
 
-        Fields of a concise schema may be null, for documents do not say everything. A JSON Schema
-        is used as it is.
+        Fields of a concise schema may be null, because documents do not say everything. A JSON
+        Schema is used as it is.
 
         Raises:
-            UsageError: Where there is no schema with fields.
+            UsageError: The settings have no schema with fields.
         """
         settings, preset = tasks.of[TASK]
         form = form_of(settings)
@@ -106,7 +107,7 @@ class Extraction:
 
     @property
     def by_field(self) -> bool:
-        """Whether each field is asked for by itself."""
+        """Return whether the model is asked for each field separately."""
         return self.tasks.of[TASK][0].answer.ask_fields
 
     def request(self, text: str, documents: Sequence[Document], **values: Any) -> Request:
@@ -114,16 +115,16 @@ class Extraction:
 
         Args:
             text: The question.
-            documents: What it is about.
-            **values: Settings of this request alone.
+            documents: The documents that it is about.
+            **values: Settings of this request only.
         """
         request = self.tasks.request(TASK, text, loaded=Loaded(tuple(documents)), **values)
         return replace(request, wants=frozenset({Want.PROBABILITIES}))
 
     def whole(self, documents: Sequence[Document], **values: Any) -> Request:
-        """Return the request for all fields at once, as `request`.
+        """Return a request for all fields at once.
 
-        Where not everything fits, passages are searched for each field.
+        If the documents do not fit, passages are searched for each field.
         """
         text = "\n".join(_prompt_line(field) for field in self.form.fields)
         request = self.request(text, documents, **values)
@@ -131,7 +132,7 @@ class Extraction:
 
 
 def _schema_of_row(form: AnswerForm) -> dict[str, Any]:
-    """Return the JSON Schema of one row: of several rows that of their items."""
+    """Return the JSON Schema of one row: for an array of rows, that of its items."""
     schema: dict[str, Any] = form.schema
     if form.multi:
         schema = schema["properties"]["items"]["items"]
@@ -150,13 +151,13 @@ def _with_nullable_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _question(field: Field) -> str:
-    """Return what is asked for a single field, and what passages are searched for it."""
+    """Return the question for a single field, which is also the query for its passages."""
     name = field.name.replace("_", " ").replace("-", " ").strip()
     return f"{name}: {field.description}" if field.description else name
 
 
 def _prompt_line(field: Field) -> str:
-    """Return a field as a prompt lists it: its name, its type unless it is text, its description.
+    """Return the line of a field in a prompt: its name, type (unless it is text) and description.
 
     >>> _prompt_line(Field("sum", "float", description="what is to be paid"))
     '- sum (float): what is to be paid'
@@ -176,16 +177,16 @@ def _prompt_line(field: Field) -> str:
 
 
 class Asking:
-    """The requests about one document, and the rows that come of their answers.
+    """The requests about one document, and the rows that their answers become.
 
     Attributes:
         document: The document.
-        open: The requests that are not asked yet, each with the function that takes its answer.
+        open: The requests that have not been made yet, each with the function for its answer.
 
     Args:
-        extraction: Which fields are wanted.
+        extraction: The fields to extract.
         document: The document.
-        parts: Its parts, where it is read in parts.
+        parts: The parts of the document if it is read in parts.
     """
 
     def __init__(
@@ -209,7 +210,7 @@ class Asking:
             self._begin(field)
 
     def _ask_objects(self, parts: Sequence[Part]) -> None:
-        """Ask for all fields at once, of each part or of the whole document."""
+        """Add requests for all fields at once, one for each part or one for the whole document."""
         whole = Excerpt(0, 0, len(self.document.text))
         texts = [(part.documents, part.excerpts) for part in parts]
         if not texts:
@@ -223,13 +224,13 @@ class Asking:
             self.open.append((request, partial(self._take_objects, number, excerpts)))
 
     def work(self, note: Callable[[Ended], object]) -> Work:
-        """Ask all questions, also those that follow from answers, and return the rows.
+        """Make all requests, including those that follow from answers, and return the rows.
 
         Args:
-            note: Gets each answer.
+            note: Called with each answer.
 
         Raises:
-            NgtError: For an answer that is no row.
+            NgtError: An answer is not a row.
         """
         while self.open:
             asked = self.open
@@ -246,7 +247,7 @@ class Asking:
         return self.rows()
 
     def rows(self) -> list[Row]:
-        """Return the rows, once everything is answered."""
+        """Return the rows, after all requests were answered."""
         parts = [self._objects[number] for number in sorted(self._objects)]
         objects: Sequence[FieldValues]
         if self._extraction.form.multi:
@@ -256,7 +257,7 @@ class Asking:
         return [row_of(self.document.name, self._read, fields) for fields in objects]
 
     def _take_objects(self, part: int, excerpts: Sequence[Excerpt], answer: Ended) -> None:
-        """Take the JSON that was written about a part."""
+        """Add the rows of the JSON that the model wrote about a part."""
         if answer.selection is not None:
             excerpts = answer.selection.excerpts
         form = self._extraction.form
@@ -279,9 +280,9 @@ class Asking:
     # --- a question for each field ---
 
     def _begin(self, field: Field) -> None:
-        """Take the value of a field by rules where they are sure, ask the model, or leave it null.
+        """Find the value of a field by rules if they are sure, ask the model, or leave it null.
 
-        It is null where nothing follows its label, or only digits that no rule is sure of.
+        The value is null if nothing follows its label, or only digits that no rule is sure of.
         """
         text = self.document.text
         labelled = find_labelled(field.name, text)
@@ -308,13 +309,13 @@ class Asking:
             self._ask(field, body, partial(self._take_quotation, field, spans), quote=True)
 
     def _ask(self, field: Field, text: str, take: Take, **values: Any) -> None:
-        """Ask for a field of a text of the document.
+        """Add a request for a field in a text from the document.
 
         Args:
             field: The field.
-            text: What is read in place of the document.
-            take: Takes the answer.
-            **values: Settings of the request: its structured output.
+            text: The text that the model reads in place of the document.
+            take: Called with the answer.
+            **values: Settings of the request, such as its structured output.
         """
         settings = {"schema": "", "schema_multi": "", **values}
         document = replace(self.document, text=text)
@@ -322,7 +323,7 @@ class Asking:
         self.open.append((request, take))
 
     def _take_quotation(self, field: Field, sentences: Sequence[Span], answer: Ended) -> None:
-        """Take the first paragraph of a quotation that is in one of the sentences."""
+        """Use the first paragraph of a quotation that is in one of the sentences."""
         for paragraph in answer.text.split("\n\n"):
             for sentence in sentences:
                 quoted = find_verbatim(paragraph, self.document.text, *sentence)
@@ -334,7 +335,7 @@ class Asking:
                 return
 
     def _pick(self, field: Field, span: Span, p: float | None) -> None:
-        """Take the one value that is in a sentence, or ask which of several.
+        """Use the only value in a sentence, or ask the model for one of several.
 
         Args:
             field: The field.
@@ -350,7 +351,7 @@ class Asking:
     def _choose(
         self, field: Field, candidates: Sequence[ValueMatch], text: str, p: float | None
     ) -> None:
-        """Ask which of the values that are in a text is that of a field.
+        """Ask the model which of the values in a text belongs to a field.
 
         Args:
             field: The field.
@@ -374,7 +375,7 @@ class Asking:
         self._ask(field, text, take, choices=tuple(reversed(by_text)))
 
     def _take(self, field: Field, match: ValueMatch, p: float | None) -> None:
-        """Take the value of a field, unless its schema forbids it."""
+        """Set the value of a field, unless its schema forbids it."""
         if not _fits(match.value, self._schemas[field.name], field.is_list):
             return
         where = place_at(self.document, match.start, match.end) if match.end else None
@@ -387,15 +388,15 @@ class Asking:
 
 
 def _is_unknown(field: Field, text: str, labelled: Sequence[Span]) -> bool:
-    """Whether the labels of a field say that nothing is known.
+    """Return whether the labels of a field show that its value is unknown.
 
-    They are empty, or what follows them may be a value and no rule is sure of it. An empty
-    label whose next line is no label may have its value there.
+    They are empty, or the text after them may be a value but no rule is sure of it. If the line
+    after an empty label is not a label, the value may be in that line.
 
     Args:
         field: The field.
         text: The text of the document.
-        labelled: What follows each label of the field.
+        labelled: The text after each label of the field.
     """
     if any(start < end for start, end in labelled):
         if field.type not in ("int", "float", "date", "bool", "choice"):
@@ -407,7 +408,7 @@ def _is_unknown(field: Field, text: str, labelled: Sequence[Span]) -> bool:
 
 
 def _is_first(field: Field, text: str, span: Span) -> bool:
-    """Whether the first digits after a label are a number, where a number is wanted."""
+    """Return whether the first digits after a label are a number, if the field is a number."""
     if field.type not in ("int", "float"):
         return True
     piece = text[slice(*span)]
@@ -419,9 +420,9 @@ def _is_first(field: Field, text: str, span: Span) -> bool:
 
 
 def _likely_sentences(field: Field, text: str) -> tuple[list[Span], float]:
-    """Return the sentences that have a value of the field's type, and how often these are right.
+    """Return the sentences with a value of the field's type, and how often such ones are right.
 
-    Where some have a word of the field's name, or else of its description, these alone.
+    If some of them have a word of the field's name, or else of its description, return only these.
     """
     for words in (field.name.replace("_", " "), field.description, ""):
         sentences = [span for span in split_sentences(text, words) if _values(field, text, *span)]
@@ -431,7 +432,7 @@ def _likely_sentences(field: Field, text: str) -> tuple[list[Span], float]:
 
 
 def _values(field: Field, text: str, start: int, end: int) -> list[ValueMatch]:
-    """Return the values of the field's type in a stretch of text, placed in the whole text."""
+    """Return the values of the field's type in text[start:end], with their spans in `text`."""
     piece = text[start:end]
     is_name = field.type == "str" and bool(find_values("str", (), piece))
     if is_name:
@@ -452,10 +453,10 @@ def _values(field: Field, text: str, start: int, end: int) -> list[ValueMatch]:
 
 
 def _fits(value: Any, schema: Any, is_list: bool) -> bool:
-    """Whether a value that rules matched is valid by the schema of its field.
+    """Return whether a value that rules matched is valid by the schema of its field.
 
     Args:
-        value: The value; of a list an item of it.
+        value: The value, or an item of it if the field is a list.
         schema: The JSON Schema of the field.
         is_list: Whether the field is a list.
     """
@@ -479,7 +480,7 @@ def _fits(value: Any, schema: Any, is_list: bool) -> bool:
 
 
 def _text_fits(value: str, schema: Mapping[str, Any]) -> bool:
-    """Whether a text is valid by a schema of text."""
+    """Return whether a text is valid by a schema for strings."""
     if len(value) < schema.get("minLength", 0):
         return False
     if len(value) > schema.get("maxLength", len(value)):
@@ -494,7 +495,7 @@ def _text_fits(value: str, schema: Mapping[str, Any]) -> bool:
 
 
 def first_place(places: Any) -> dict[str, Any] | None:
-    """Return the place of a value; of a list that of the first item that has one."""
+    """Return the place of a value; for a list, that of its first item that has one."""
     where: dict[str, Any] | None = places
     if isinstance(places, list):
         where = next(filter(None, places), None)
@@ -527,7 +528,7 @@ def row_of(file: str, read: str, fields: FieldValues) -> Row:
 
 
 def plain_numbers(value: Any) -> Any:
-    """Return a value of JSON whose whole numbers are written without a point.
+    """Return a JSON value in which whole numbers have no decimal point.
 
     >>> plain_numbers([12.0, 12.5, {"total": 3.0}])
     [12, 12.5, {'total': 3}]
@@ -542,7 +543,7 @@ def plain_numbers(value: Any) -> Any:
 
 
 def _without_repeats(parts: Sequence[Sequence[FieldValues]]) -> list[FieldValues]:
-    """Return the rows of all parts; equal ones as often as the part that has most of them."""
+    """Return the rows of all parts; keep as many equal rows as the part with the most of them."""
     rows: list[FieldValues] = []
     max_counts = Counter[str]()
     for part in parts:
@@ -557,7 +558,7 @@ def _without_repeats(parts: Sequence[Sequence[FieldValues]]) -> list[FieldValues
 
 
 def _key(value: Any) -> str:
-    """Return a text that is the same for equal values of JSON: 5 and 5.0 are one."""
+    """Return a string that is the same for equal JSON values, such as 5 and 5.0."""
     if isinstance(value, dict):
         pairs = [f"{name!r}:{_key(item)}" for name, item in sorted(value.items())]
         return f"{{{','.join(pairs)}}}"
@@ -569,9 +570,9 @@ def _key(value: Any) -> str:
 
 
 def merged(rows: Sequence[FieldValues]) -> dict[str, FieldValue]:
-    """Return one row of those of parts: the first value that is not null of each field.
+    """Merge the rows of parts into one row: of each field, the first value that is not null.
 
-    `others` gets the further values; 5 and 5.0 are one.
+    The other values go to `others`; 5 and 5.0 are equal.
     """
     fields: dict[str, FieldValue] = {}
     for name in rows[0]:
@@ -589,7 +590,7 @@ def merged(rows: Sequence[FieldValues]) -> dict[str, FieldValue]:
 class Member(NamedTuple):
     """A member of a JSON object or, with "" as its key, of an array.
 
-    `start` and `end` say where its value stands.
+    Its value is text[start:end] of the text that was read.
     """
 
     key: str
@@ -605,8 +606,8 @@ def members(text: str, start: int = 0) -> Iterator[Member]:
     [('a', [1, 2], 6, 12), ('b', '}', 19, 22)]
 
     Raises:
-        ValueError: For what is no JSON.
-        IndexError: Where the text ends within it.
+        ValueError: The text is not JSON.
+        IndexError: The text ends within the object or array.
     """
     decoder = JSONDecoder()
     is_object = text[start] == "{"
@@ -625,7 +626,7 @@ def members(text: str, start: int = 0) -> Iterator[Member]:
 
 
 def _skip_white_space(text: str, at: int) -> int:
-    """Return the next index, from `at` on, that has no white space. Raises IndexError."""
+    """Return the next index, from `at` on, that has no white space. Raise IndexError at the end."""
     while text[at] in _WHITE_SPACE:
         at += 1
     return at
@@ -637,10 +638,10 @@ def probability(tokens: Sequence[Token], start: int = 0, end: int | None = None)
     Args:
         tokens: The tokens of the answer.
         start: The first character of the part.
-        end: Where the part ends; None for the end of the answer.
+        end: The end of the part; None for the end of the answer.
 
     Returns:
-        None where a probability is not known, or where no token wrote the part.
+        The product; None if a probability is unknown, or if no token wrote the part.
     """
     product = 1.0
     count = 0
@@ -669,11 +670,11 @@ def field_values(
     """Return the values of the fields in a JSON object that a model wrote.
 
     Args:
-        fields: The fields that are wanted.
+        fields: The fields to extract.
         json_members: The members of the object.
         tokens: The tokens of the whole answer.
-        document: What the answer is about.
-        excerpts: The parts of the document that were read; places are within these.
+        document: The document that the answer is about.
+        excerpts: The parts of the document that the model read; values are searched only in these.
     """
     values = dict.fromkeys((field.name for field in fields), FieldValue())
     by_name = {field.name: field for field in fields}
@@ -688,16 +689,16 @@ def field_values(
 def _place_of_value(
     field: Field, value: Any, document: Document, excerpts: Sequence[Excerpt]
 ) -> Any:
-    """Return where a value is first: text word for word, a number or a date in any notation.
+    """Return the first place of a value: text word for word, a number or date in any notation.
 
     Args:
         field: The field.
         value: Its value.
-        document: Where it is searched.
-        excerpts: The parts of the document that are searched.
+        document: The document.
+        excerpts: The parts of the document to search.
 
     Returns:
-        A place, as `place_at`; None where it is nowhere; of a list a list of them.
+        A place as from `place_at`; None if the value is not found; a list of places for a list.
     """
     if isinstance(value, list):
         return [_place_of_value(field, item, document, excerpts) for item in value]
@@ -716,7 +717,7 @@ def _place_of_value(
 
 
 def place_at(document: Document, start: int, end: int) -> dict[str, Any]:
-    """Return the place of these characters of a document, as JSON has it."""
+    """Return the place of document characters [start, end) as a JSON object."""
     about = place(document, start)
     where: dict[str, Any] = {"page": about.page or None, "heading": about.heading or None}
     if about.page in document.about.recognized:

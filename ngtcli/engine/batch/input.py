@@ -1,8 +1,8 @@
 """The lines of a batch, from a file or a stream, in the order in which they are answered.
 
-A file is read once for what is in it and where, and each line again when its turn comes, so that no
-more than some facts about each line are kept. Those of the same task and with the same documents
-are answered together.
+A file is read once to find its lines, and each line is read again when its turn comes, so that only
+some facts about each line stay in memory. Lines of the same task with the same documents are
+answered together.
 """
 
 import hashlib
@@ -35,13 +35,13 @@ class InputLine:
     Attributes:
         index: Its place in the output, from 0.
         number: Its place in the input, from 1.
-        id: What its answer is known by.
-        task: What is asked, as in `BatchLine`.
-        documents_key: The same for lines with the same documents.
-        value: What it says, or what is wrong with it; None where it is read again from its file.
-        start: Where it begins in the file, in bytes.
-        size: Its bytes.
-        hash: Tells whether these are still the same.
+        id: The id of its answer.
+        task: The task, as in `BatchLine`.
+        documents_key: A key that lines with the same documents share.
+        value: The content of the line, or the error in it; None if it is read again from its file.
+        start: The offset of the line in the file, in bytes.
+        size: The size of the line in bytes.
+        hash: A hash of these bytes, to notice a change.
     """
 
     index: int
@@ -55,7 +55,7 @@ class InputLine:
     hash: int = 0
 
     def content(self, path: Path | None = None) -> BatchLine:
-        """Return what it says, read from its file where it is not known. Raises NgtError."""
+        """Return the content, reading it from the file if it is not in memory. Raises NgtError."""
         value = self.value
         if value is None:
             assert path is not None
@@ -89,18 +89,18 @@ def read_lines(
     ids: int = IDS,
     check: CheckPaths = lambda number, paths: None,
 ) -> Iterator[InputLine]:
-    """Yield the lines of a shard; those of white space alone are passed over.
+    """Yield the lines of a shard; skip blank ones.
 
     Args:
-        stream: Where they are read.
-        name: What the stream is called in messages.
-        max_bytes: A longer line is wrong.
-        shard: Which lines are meant.
-        ids: A line is wrong whose id is among so many before it; 0 for among all.
-        check: Gets the number and the paths of each line.
+        stream: The stream to read.
+        name: The name of the stream in messages.
+        max_bytes: The maximum size of a line; a longer one is an error.
+        shard: The shard whose lines are yielded.
+        ids: The number of previous lines among which an equal id is an error; 0 for all.
+        check: Called with the number and the paths of each line; its exceptions are not caught.
 
     Raises:
-        InputError: The stream is empty, or is not lines; and whatever `check` raises.
+        InputError: The stream is empty, or has no lines of JSON.
     """
     end = 0  # of the line, in bytes
     number = 0
@@ -140,7 +140,7 @@ def read_lines(
 
 
 def _check_head(head: bytes, name: str) -> None:
-    """Raise Unreadable where a file does not begin as one of lines does."""
+    """Raise Unreadable if a file does not begin like one of JSON lines."""
     try:
         check_format(head)
         if b"\0" in head:
@@ -150,7 +150,7 @@ def _check_head(head: bytes, name: str) -> None:
 
 
 def _read(line: InputLine, raw: bytes, ids: Ids, check: CheckPaths) -> InputLine:
-    """Return the line with its id, and what it says or is wrong with it."""
+    """Return the line with its id, and with its content or the error in it."""
     line_id, value = read_line(raw)
     line = replace(line, id=line.number if line_id is None else line_id)
     if line_id is not None or isinstance(value, BatchLine):  # else its number may be another's id
@@ -168,9 +168,9 @@ def _read(line: InputLine, raw: bytes, ids: Ids, check: CheckPaths) -> InputLine
 def scan(
     path: Path, max_bytes: int, shard: Shard, check: CheckPaths = lambda number, paths: None
 ) -> tuple[list[InputLine], str]:
-    """Return the lines of a file, as `read_lines`, and SHA-256 in hex of all of its bytes.
+    """Return the lines of a file, as `read_lines` does, and the SHA-256 of the file in hex.
 
-    Lines are read again when their turn comes: only what is wrong with them is kept.
+    Lines are read again when their turn comes: only errors in them stay in memory.
     """
     try:
         with path.open("rb") as file:
@@ -186,12 +186,13 @@ def scan(
 
 
 class Lines:
-    """Lines to be answered: by task, and by documents within a task, in the order of the first.
+    """A queue of lines, grouped by task and within a task by documents, by their first lines.
 
     Args:
         lines: The lines.
-        max_bytes: Where not 0, a thread reads the lines ahead: at most AHEAD before the oldest that
-            is not answered, and of these so many bytes and one line. Else all are read at once.
+        max_bytes: If not 0, a thread reads lines ahead: at most AHEAD lines past the oldest
+            unanswered one, and at most one line beyond this number of bytes. If 0, all lines are
+            read at once.
     """
 
     def __init__(self, lines: Iterable[InputLine], max_bytes: int = 0) -> None:
@@ -231,7 +232,7 @@ class Lines:
         return index - min(self._open) < AHEAD and sum(self._open.values()) < self._max_bytes
 
     def wait(self) -> bool:
-        """Wait for a line; return False at the end. Raises as `read_lines`."""
+        """Wait for a line; return False at the end. Raises what `read_lines` raises."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
             if not self._waiting and self._error is not None:
@@ -239,10 +240,10 @@ class Lines:
             return bool(self._waiting)
 
     def take(self) -> InputLine | None:
-        """Return the next line, None where none waits.
+        """Return the next line; None if none is waiting.
 
-        It is of the task and with the documents of the last one, where there is such a line, or
-        else of what has waited longest.
+        A line of the same task with the same documents as the last one comes first; otherwise the
+        next is from the group that has waited longest.
         """
         with self._changed:
             if not self._waiting:
@@ -261,7 +262,7 @@ class Lines:
             return line
 
     def done(self, line: InputLine) -> None:
-        """Note that a line is answered, so that there is room for another one."""
+        """Mark a line as answered, so that there is room for another one."""
         with self._changed:
             self._open.pop(line.index, None)
             self._changed.notify_all()

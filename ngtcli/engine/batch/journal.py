@@ -1,11 +1,11 @@
-"""What a run has done: the one journal of a batch, a table, and a folder of answers.
+"""The journal of finished items, which a batch, a table and a folder of answers share.
 
-Each item that is done has a record, which is on disk before anything shows it. So the journal is
-the truth, and the files that people read are made from it. They differ in how a row is written:
-lines (`output`), or a table, or a file for each document (`table`).
+Each finished item has a record, which is on disk before any output shows it. So the journal is the
+source of truth, and the files that people read are made from it. They differ in how a row is
+written: as lines (`output`), in a table, or in a file for each document (`table`).
 
-Before a file is written whole, a hash of it is recorded. So a file that another program wrote or
-changed is known, also after a kill, and is not written over.
+Before a file is written whole, its hash is recorded. So a file that another program wrote or
+changed is recognized, even after this process was killed, and is not overwritten.
 """
 
 import os
@@ -30,14 +30,14 @@ ANOTHER_FILE = "Name another file with -o, or write it again with --restart."
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
-    """A line of the journal: an item that is done, or else a file that is about to be `written`.
+    """A line of the journal: a finished item, or a file that is about to be `written`.
 
     Attributes:
         file: The source of the item: a path seen from the journal's folder, a number, or STDIN.
-        key: Stands for the text of the item, and all else that decides its rows.
-        rows: What is written of the item, as JSON. Its numbers may be larger than msgspec reads.
+        key: A hash of the item's text and of everything else that its rows depend on.
+        rows: The rows of the item, as JSON. Its numbers may be larger than msgspec reads.
         failed: Whether the rows are an error.
-        name: The name of the file that has the answer, in a folder.
+        name: The name of the answer's file, if the output is a folder.
         files: A hash of the sizes and times of the files that a line of a batch names; "" for none.
         texts: A hash of the texts of these files; "" for none.
         written: The name of a file that is written whole.
@@ -56,7 +56,7 @@ class Record(Struct, frozen=True, omit_defaults=True):
 
 
 class _Line3(Struct, frozen=True):
-    """A record of version 3 of the journal of a batch, which was a format of its own."""
+    """A record of version 3 of a batch's journal, which had a separate format."""
 
     index: int
     text: str = ""
@@ -83,23 +83,24 @@ _EARLIER: Mapping[str, Mapping[tuple[str, int], type[Any]]] = {
 
 
 class RunJournal:
-    """Which items are done, which of these failed, and which are to be answered. `close` it.
+    """The journal of a run: its finished, failed and remaining items. `close` it.
 
-    An item is known by the real path of its file, whatever it is called in a run, and by its text:
-    one whose text has changed is not done. The rows of both texts stay in the journal.
+    An item is identified by the real path of its file, whatever its name in a run, and by its text:
+    an item whose text has changed is not done. The rows of both texts stay in the journal.
 
     Args:
         path: The journal.
-        output: What the run writes: BATCH, TABLE or FOLDER.
-        head: What decides the rows of all items, as JSON has it. Another head is refused.
-        hint: What to do where the journal cannot be used.
+        output: The kind of output: BATCH, TABLE or FOLDER.
+        head: Everything that the rows of all items depend on, as JSON. A journal with another head
+            is refused.
+        hint: What to do if the journal cannot be used.
         words: As in `Form`.
-        max_bytes: The longest record that is read.
-        restart: Whether the first new record takes the place of all there is. Until `forget_items`
-            the items that it replaces are known.
+        max_bytes: The maximum size of a record that is read.
+        restart: Whether the first new record replaces all that is there. The replaced items stay
+            known until `forget_items`.
 
     Raises:
-        UsageError: As `Journal`, also where another process writes it.
+        UsageError: As for `Journal`, and if another process writes to it.
     """
 
     def __init__(
@@ -134,17 +135,17 @@ class RunJournal:
 
     @property
     def damaged(self) -> bool:
-        """Whether records could not be read."""
+        """Return whether records could not be read."""
         return self._journal.damaged
 
     @property
     def is_begun(self) -> bool:
-        """Whether there are records that hold."""
+        """Return whether the journal has valid records."""
         return bool(self._journal.begun)
 
     @property
     def has_items(self) -> bool:
-        """Whether any item is done."""
+        """Return whether any item is done."""
         return bool(self._records)
 
     def _note(self, place: int, record: Record) -> None:
@@ -158,14 +159,14 @@ class RunJournal:
             self.names[record.file, os.path.splitext(record.name)[1]] = record.name
 
     def forget_items(self) -> None:
-        """Count no item as done; what was written is known still."""
+        """Count no item as done; written files are still known."""
         self._records.clear()
         self._places.clear()
 
     # --- items ---
 
     def source_of(self, item: ItemId) -> str:
-        """Return the source of an item as records have it: the folder of both may move."""
+        """Return the source of an item as in records: relative, as both may move together."""
         if not os.path.isabs(item.source):
             return item.source
         return utf8(os.path.relpath(item.source, self._folder))
@@ -174,7 +175,7 @@ class RunJournal:
         return self.source_of(item), item.key
 
     def has(self, item: ItemId) -> bool:
-        """Return whether an item is done, be it with an error."""
+        """Return whether an item is done, with a row or an error."""
         return self._key(item) in self._records
 
     def failed(self, item: ItemId) -> bool:
@@ -183,13 +184,13 @@ class RunJournal:
         return record is not None and record.failed
 
     def to_do(self, items: Iterable[ItemId], *, retries: bool = False) -> list[ItemId]:
-        """Return the items that are to be answered; with `retries` those that failed, too."""
+        """Return the items that are not done; with `retries`, also those that failed."""
         return [item for item in items if not self.has(item) or (retries and self.failed(item))]
 
     def deleted(self, items: Iterable[ItemId]) -> list[str]:
         """Return the files that are done, are not among these items, and do not exist any more.
 
-        Their paths are those that the journal has, in its order.
+        Their paths and their order are those of the journal.
         """
         expected = {self.source_of(item) for item in items}
         sources = dict.fromkeys(source for source, _ in self._records)
@@ -202,7 +203,7 @@ class RunJournal:
         ]
 
     def record(self, item: ItemId) -> Record:
-        """Return what is known of an item that is done, without its rows."""
+        """Return the record of an item that is done, without its rows."""
         return self._records[self._key(item)]
 
     def rows(self, item: ItemId) -> bytes:
@@ -210,7 +211,7 @@ class RunJournal:
         return bytes(self._journal.at(self._places[self._key(item)][-1]).rows)
 
     def all_rows(self, item: ItemId) -> Iterator[bytes]:
-        """Yield all rows that an item ever had, the last at the end. Raises OSError."""
+        """Yield all rows that an item ever had, the latest last. Raises OSError."""
         for place in self._places.get(self._key(item), ()):
             yield bytes(self._journal.at(place).rows)
 
@@ -224,15 +225,15 @@ class RunJournal:
         files: str = "",
         texts: str = "",
     ) -> None:
-        """Take the rows of an item, which are on disk when this returns.
+        """Record the rows of an item, which are on disk when this returns.
 
         Args:
             item: The item.
             rows: Its rows, as JSON.
-            failed: As in `Record`, as all that follows.
-            name: See there.
-            files: See there.
-            texts: See there.
+            failed: As in `Record`.
+            name: As in `Record`.
+            files: As in `Record`.
+            texts: As in `Record`.
 
         Raises:
             NgtError: They cannot be written.
@@ -243,16 +244,16 @@ class RunJournal:
     # --- files that are written whole ---
 
     def hashes(self, name: str) -> set[str]:
-        """Return SHA-256 of all that was written to the file of this name, beside the journal."""
+        """Return the SHA-256 of each version of this file, beside the journal, that was written."""
         return self._hashes.get(name, set())
 
     def wrote(self, path: str) -> bool:
-        """Return whether this command wrote a file at this path, in whatever state it is now."""
+        """Return whether this command wrote a file at this path, even if it has changed since."""
         folder, name = os.path.split(os.path.realpath(path))
         return name in self._hashes and folder == self._folder
 
     def put_written(self, name: str, sha256: str) -> None:
-        """Record what is about to be written to a file. Raises NgtError."""
+        """Record the hash of a file that is about to be written. Raises NgtError."""
         self._add(Record(written=name, sha256=sha256))
 
     def _add(self, record: Record) -> None:
@@ -261,7 +262,7 @@ class RunJournal:
             self._note(self._journal.add(record), record)
 
     def close(self) -> None:
-        """End the lock."""
+        """Release the lock."""
         self._journal.close()
 
 

@@ -29,9 +29,9 @@ class LineRequests:
 
     Args:
         tasks: The settings and the wording of each task.
-        preset_name: The preset that words all tasks; None where each has its own.
-        folder: Where the paths of lines begin.
-        output: What this run writes, which is not read.
+        preset_name: The preset that words all tasks; None if each task has its own.
+        folder: The folder that paths in lines are relative to.
+        output: The files that this run writes; they are never read as documents.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class LineRequests:
         self._hashes: dict[int, tuple[str, str]] = {}  # of files and their texts, by line
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
-        """Raise UsageError where the line of that number names what is written."""
+        """Raise UsageError if a line's paths name a file that this run writes."""
         check_not_read(number, [below(self._folder, path) for path in paths], self._output)
 
     def _request(self, line: InputLine, path: Path | None) -> tuple[BatchLine, list[str], Request]:
-        """Return what a line says, its paths as they are read, and its request. Raises NgtError."""
+        """Return a line's content, its resolved paths, and its request. Raises NgtError."""
         content = line.content(path)
         request = self._tasks.request(
             content.task,
@@ -79,7 +79,7 @@ class LineRequests:
         return request
 
     def hashes(self, line: InputLine) -> tuple[str, str]:
-        """Return once what a `DoneLine` has of the files of a line that was read; "" for none."""
+        """Return the `files` and `texts` hashes of a line that was read, once; "" for none."""
         return self._hashes.pop(line.index, ("", ""))
 
     def changed(
@@ -87,13 +87,13 @@ class LineRequests:
     ) -> Iterator[InputLine]:
         """Yield the lines whose files have changed or gone since they were done.
 
-        The paths of many lines are listed once, a file is asked once for its size and times, and is
-        read only where these have changed.
+        The paths of many lines are listed once. The size and times of a file are looked up once,
+        and the file is read only if these have changed.
 
         Args:
             lines: Lines that are done.
             path: The file that they are in.
-            record_of: Returns what the journal has of the line at an index.
+            record_of: Returns the journal's record of the line at an index.
 
         Raises:
             NgtError: A line cannot be read again.
@@ -122,12 +122,12 @@ class LineRequests:
                 yield line
 
     def close(self) -> None:
-        """End the readers."""
+        """Close the readers."""
         while self._open:
             self._open.popitem()[1].close()
 
     def _load(self, paths: Sequence[str], settings: Settings) -> Loaded:
-        """Read the documents of a line, without what this run writes."""
+        """Read the documents of a line, except files that this run writes."""
         loaded = load(
             paths,
             settings=settings,
@@ -146,7 +146,7 @@ class LineRequests:
     ) -> str:
         """Return a hash of the names and stamps of all files of paths.
 
-        "" where one of them is not a file.
+        The hash is "" if one of them is not a file.
         """
         files = find(paths, settings, written_with(self._output)).files
         stamps = [(path, stamp(path)) for path in files]
@@ -155,7 +155,7 @@ class LineRequests:
         return key_of(*stamps)
 
     def _reader(self, settings: Settings) -> Documents:
-        """Return the reader for these settings; a few are open."""
+        """Return the reader for these settings; a few readers stay open."""
         reading = settings.reading
         if reading not in self._open:
             if len(self._open) == _READERS:
@@ -164,9 +164,9 @@ class LineRequests:
         return self._open[reading]
 
     def _of_vllm(self, task: str, settings: Settings) -> Settings:
-        """Return the settings as vLLM follows them: it drafts as `ask` was set at its start.
+        """Return the settings for vLLM, which drafts as `ask` was set when it was started.
 
-        Raises UsageError for what it cannot follow.
+        Raises UsageError for settings that vLLM does not support.
         """
         from ngtcli.engine.vllm.process import check
 
