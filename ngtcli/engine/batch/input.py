@@ -100,7 +100,7 @@ def read_lines(
         check: Called with the number and the paths of each line; its exceptions are not caught.
 
     Raises:
-        InputError: The stream is empty, or has no lines of JSON.
+        InputError: The stream is empty, or is not JSON lines.
     """
     end = 0  # of the line, in bytes
     number = 0
