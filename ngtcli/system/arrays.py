@@ -1,9 +1,9 @@
-"""Array files of the cache: each kind is declared once, written and memory-mapped here.
+"""Array files of the cache, written and memory-mapped; each kind is declared once.
 
-The format is safetensors. Arrays are written one after the other as they come, each at a multiple
-of 64 bytes; padding is stored as an array of its own. The header is zeros until all arrays are
-written. Mapping a file compares it with its checksum, unless it has not changed since the last
-comparison. A manipulated file may have a right checksum: readers check what the numbers mean.
+The format is safetensors. Arrays are written one after another as they come, each at a multiple of
+64 bytes; padding is stored as a separate array. The header is zeros until all arrays are written.
+Mapping a file verifies its checksum, unless the file has not changed since the last verification.
+A manipulated file may have a correct checksum, so readers validate the numbers themselves.
 """
 
 import errno
@@ -57,7 +57,7 @@ _ALIGNMENT = 64
 class Array(NamedTuple):
     """The declaration of an array: its numpy dtype, and a word for its entries.
 
-    Arrays of a file that have the same word have the same length. "" allows any length.
+    Arrays of a file with the same word have the same length; "" allows any length.
     """
 
     dtype: str
@@ -83,11 +83,11 @@ class ArrayFile:
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
-        """The file of that name. Raises UsageError as `home`."""
+        """Return the path of the file with a name. Raises UsageError as `home` does."""
         return home("cache") / self.folder / f"{name}{self.suffix}"
 
     def paths(self) -> list[Path]:
-        """All files of this kind. Raises UsageError as `home`."""
+        """Return the paths of all files of this kind. Raises UsageError as `home` does."""
         return sorted((home("cache") / self.folder).glob(f"*{self.suffix}"))
 
     def write(self, path: Path, arrays: "Mapping[str, np.ndarray]", metadata: Metadata) -> Path:
@@ -114,7 +114,7 @@ class ArrayFile:
 
         Args:
             path: The file.
-            expected: Metadata that it must have.
+            expected: The metadata that it must have.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -286,6 +286,6 @@ def _views(data: mmap.mmap, data_start: int, shapes: Shapes) -> Arrays:
 
 
 def _checksum(digest: Any, shapes: Shapes, metadata: Metadata) -> str:
-    """The SHA-256 in hex of the arrays' bytes, already in `digest`, and of the header's facts."""
+    """Return the SHA-256 in hex of the arrays' bytes, already in `digest`, and of the header."""
     digest.update(json.dumps([shapes, metadata], sort_keys=True).encode())
     return str(digest.hexdigest())

@@ -1,7 +1,7 @@
-"""The contents of the cache, and the limit on its size: least recently used entries go first.
+"""The contents of the cache, and its size limit: least recently used entries are evicted first.
 
 An entry is a piece in the SQLite store (store.py) or a file. STORES lists the kinds of entries and
-which limit applies to each.
+the limit of each.
 """
 
 import errno
@@ -36,9 +36,9 @@ class Store:
     """One kind of content of the cache.
 
     Attributes:
-        name: Name for `ngt cache`.
-        holds: What it contains, for people.
-        made_by: Which command or step creates it, for people.
+        name: Its name in `ngt cache`.
+        holds: Its contents, in words.
+        made_by: The command or step that creates it, in words.
         parts: Its kinds of pieces and its file patterns (those have a "/"), separated by spaces.
         limit: The size limit that it shares with the other stores of the same name. Outside of
             SHARED, the most recently used file may exceed the limit; UNLIMITED evicts nothing.
@@ -55,7 +55,7 @@ class Store:
 
     @property
     def path(self) -> Path:
-        """The folder of its files, or the SQLite file of its pieces."""
+        """Return the folder of its files, or the SQLite file of its pieces."""
         last_part = self.parts.split()[-1]
         folder, slash, _ = last_part.partition("/")
         return home("cache") / (folder if slash else store.NAME)
@@ -119,9 +119,9 @@ _CHECK_DIVISOR = 20  # a twentieth of the limit may be written between two check
 
 
 def store_of(path: Path, cache: Path) -> Store | None:
-    """Find the store that a file in the folder `cache` belongs to.
+    """Return the store that a file in the folder `cache` belongs to.
 
-    None if an earlier version of ngt wrote the file.
+    The result is None if an earlier version of ngt wrote the file.
     """
     name = os.path.relpath(path, cache)
     for part, stored in _STORE_OF_PART.items():
@@ -141,7 +141,7 @@ class Removed:
 
     @property
     def words(self) -> str:
-        """The counts and the size, in words."""
+        """Return the counts and the size, in words."""
         counts = f"{counted(self.pieces, 'piece')} and {counted(self.files, 'file')}"
         return f"{counts}, {self.bytes / 1e6:.1f} MB"
 
@@ -268,7 +268,7 @@ def _summarize(entries: Sequence[_Entry], limit: int = 0) -> Removed:
 
 
 class CacheLimit:
-    """Keeps the cache within its size limit while a command writes to it.
+    """A guard that keeps the cache within its size limit while a command writes to it.
 
     Nothing is evicted until `hold_to` has set the limit.
     """

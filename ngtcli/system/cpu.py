@@ -86,7 +86,7 @@ def _cpu_capabilities() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def description() -> str:
-    """Return model and flags of the CPU, of all kinds of its cores, as far as they are known."""
+    """Return the model and flags of the CPU, of all kinds of cores, as far as they are known."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -96,7 +96,7 @@ def description() -> str:
 
 
 def switches() -> tuple[str, ...]:
-    """Return the variables that are set and choose instructions, as NAME=VALUE."""
+    """Return the environment variables that are set and choose instructions, as NAME=VALUE."""
     return tuple(f"{name}={os.environ[name]}" for name in _SWITCHES if name in os.environ)
 
 

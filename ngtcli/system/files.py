@@ -1,9 +1,9 @@
 """The user's files: folders, cache keys, bounded reading, atomic writing.
 
-A file is written under a temporary name and renamed when it is complete: a reader never sees a part
-of one, and two writers cannot mix theirs. What a killed writer leaves is removed by the next writer
-of the same file. Only the owner can read files of the cache, which have text of documents and
-answers.
+A file is written under a temporary name and renamed when it is complete. So a reader never sees an
+incomplete file, and two writers cannot mix their data. The partial file of a killed writer is
+removed by the next writer of the same file. Only the owner can read files of the cache, because
+they contain text of documents and answers.
 """
 
 import errno
@@ -71,7 +71,7 @@ def home(kind: str) -> Path:
 
 
 class Stamp(NamedTuple):
-    """Tells a file from a changed one; ctime is new even for a copy that keeps its times."""
+    """Metadata that shows whether a file has changed; a copy with kept times has a new ctime."""
 
     inode: int
     size: int
@@ -92,7 +92,7 @@ def key_of(*parts: object) -> str:
 
 
 def parse_json(text: str | bytes, kind: type[Kind]) -> Kind:
-    """Parse JSON that is strictly of a type of msgspec. Raises DamagedFileError."""
+    """Parse JSON strictly as a msgspec type. Raises DamagedFileError."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -100,7 +100,7 @@ def parse_json(text: str | bytes, kind: type[Kind]) -> Kind:
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
-    """Write text in UTF-8 to a file of the user's, completely or not at all.
+    """Write text in UTF-8 to a user's file, completely or not at all.
 
     Links are followed, and an existing file keeps its mode. A device or named pipe is written to
     directly. So is a descriptor such as /dev/stdout: the text is appended to what it wrote before,
@@ -169,11 +169,11 @@ class NewFile:
     """A file that gets its name when it is complete. Methods raise OSError; call `close` last.
 
     Args:
-        folder: Where it is.
+        folder: The folder of the file.
         mode: Its mode, which the user's umask restricts.
-        buffering: As `open` takes it.
-        name: The name that it will have. With it, what a killed process left of an earlier such
-            file is removed.
+        buffering: As for `open`.
+        name: Its final name. If given, the partial file that a killed process left under this name
+            is removed.
     """
 
     def __init__(
@@ -199,9 +199,9 @@ class NewFile:
 def _partial_file(folder: Path, mode: int, name: str) -> tuple[Path, int]:
     """Make and open a file under a temporary name that depends on its later name.
 
-    Its writer holds a lock on it as long as it lives. So the next writer of that name recognizes
-    and removes the file of a killed one. If another writer is still alive, the temporary name is
-    random.
+    Its writer holds a lock on it as long as the process runs. So the next writer of that name
+    recognizes and removes the file of a killed one. If another writer is still running, the
+    temporary name is random.
     """
     if name:
         path = folder / f".{key_of(name)[:16]}{PARTIAL}"
@@ -307,7 +307,7 @@ def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
 
 
 def identity(path: Path | str | int) -> tuple[int, int] | None:
-    """Return device and inode, equal for all paths and descriptors of a file; None without one."""
+    """Return device and inode, equal for all paths and descriptors of a file; None if missing."""
     with suppress(OSError, ValueError):
         status = os.stat(path)
         return status.st_dev, status.st_ino

@@ -27,7 +27,7 @@ def pick_threads(threads: int = 0) -> int:
     """Return the number of threads to use.
 
     Args:
-        threads: The user's number. 0: that in OMP_NUM_THREADS, else the usable cores.
+        threads: The user's number; 0 for the one in OMP_NUM_THREADS, or else the usable cores.
     """
     if threads:
         return threads
@@ -101,7 +101,7 @@ def pick_device(name: str) -> str:
     """Return the device of a setting. Raises ModelError if this machine does not have it.
 
     Args:
-        name: "cuda", "mps" or "cpu", or "auto" for the first of these that there is.
+        name: "cuda", "mps" or "cpu", or "auto" for the first of these that is available.
     """
     import torch  # here: light commands do without
 
@@ -118,7 +118,7 @@ def pick_device(name: str) -> str:
 
 
 def return_memory() -> None:
-    """Return memory that this process has freed to the system; GNU's C library would keep it."""
+    """Return freed memory of this process to the system; GNU's C library would keep it."""
     import ctypes  # here: light commands do without
 
     with suppress(AttributeError, OSError, TypeError):  # another C library
@@ -156,7 +156,7 @@ def _file_bytes(group: Path) -> int:
 
 
 def busy(threads: int) -> bool:
-    """Whether fewer cores are idle than `threads` need, so that their times would be too long."""
+    """Return whether fewer cores are idle than `threads` need, so that times would be too long."""
     waiting = 0.0
     with suppress(OSError, ValueError, IndexError):
         waiting = os.getloadavg()[0]  # threads that run or wait to run, over the last minute

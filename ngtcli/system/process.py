@@ -35,7 +35,7 @@ _WAKING_SIGNAL = signal.SIGURG  # ends a wait of the main thread; no other progr
 
 
 class _State:
-    """What the signal handlers and their thread share."""
+    """The state that the signal handlers and their thread share."""
 
     unwinds = False  # the first Ctrl-C raises KeyboardInterrupt
     interrupted = False  # it did
@@ -76,12 +76,12 @@ def guard() -> None:
 
 
 def unwind_on_interrupt() -> None:
-    """From now on the first Ctrl-C raises KeyboardInterrupt, so that results can be saved."""
+    """Let the first Ctrl-C raise KeyboardInterrupt from now on, so that results can be saved."""
     _state.unwinds = True
 
 
 def resume() -> None:
-    """After an interruption was dealt with: the next Ctrl-C raises KeyboardInterrupt again."""
+    """Let the next Ctrl-C raise KeyboardInterrupt again, after an interruption was handled."""
     _state.last_interrupt = time.monotonic()
     _state.delayed_signal = 0
     _state.is_second = False
@@ -91,7 +91,7 @@ def resume() -> None:
 
 
 def interrupted() -> bool:
-    """Whether a Ctrl-C raised KeyboardInterrupt, even if a library caught it."""
+    """Return whether a Ctrl-C raised KeyboardInterrupt, even if a library caught it."""
     return _state.interrupted
 
 
@@ -184,7 +184,7 @@ def _end(number: int) -> None:
 
 
 def _release() -> None:
-    """In a forked process: restore the default handlers and leave the parent's pipe."""
+    """Restore the default handlers in a forked process, and leave the parent's pipe."""
     signal.set_wakeup_fd(-1)
     _state.wakeup_fd = -1
     for number in _ENDING_SIGNALS:
@@ -214,14 +214,14 @@ def _watch(pipe: int) -> None:
 
 
 def _uncaught(kind: type[BaseException], *rest: "Any") -> None:
-    """Hook for uncaught errors: KeyboardInterrupt ends the process without a traceback."""
+    """Handle an uncaught error: KeyboardInterrupt ends the process without a traceback."""
     if issubclass(kind, KeyboardInterrupt):
         _end(signal.SIGINT)
     sys.__excepthook__(kind, *rest)
 
 
 def _unraisable(args: "Any") -> None:
-    """Hook for errors in finalizers, where a KeyboardInterrupt is lost: let it be raised again."""
+    """Handle an error in a finalizer: a KeyboardInterrupt, which is lost there, is raised again."""
     if isinstance(args.exc_value, KeyboardInterrupt):
         _state.interrupted = False
     else:

@@ -103,8 +103,8 @@ _SYSTEM_PATHS = (
 def confine(folders: Iterable[str]) -> None:
     """Let this thread, and those it starts, only compute and read files in `folders`.
 
-    The system's own libraries can be read as well. Nothing is refused that the system has no means
-    to refuse; `holds` lists the means.
+    The system's own libraries can be read as well. Only what the system has means to refuse is
+    refused; `holds` lists these means.
     """
     means = holds()
     if means:
@@ -120,7 +120,7 @@ def confine(folders: Iterable[str]) -> None:
 
 
 def holds() -> dict[str, str]:
-    """The means of confinement that this system has, and what each refuses."""
+    """Return the means of confinement that this system has, and what each refuses."""
     means = {}
     with suppress(OSError, AttributeError):  # no libc with prctl
         if platform.machine() in _MACHINES and _libc().prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0:
@@ -135,13 +135,13 @@ def _libc() -> ctypes.CDLL:
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    """Make a system call and return its result, -1 if it fails."""
+    """Make a system call and return its result; -1 if it fails."""
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     return int(_libc().syscall(ctypes.c_long(number), *words))
 
 
 def _landlock_version() -> int:
-    """The version of Landlock here; 0 or less if there is none."""
+    """Return the version of Landlock; 0 or less if the system has none."""
     if platform.system() != "Linux":
         return 0
     return _call(_CREATE_RULESET, None, 0, 1)
@@ -247,7 +247,7 @@ def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
 
 
 def _in_fork(work: Callable[[], T], seconds: float, megabytes: int) -> T:
-    """As `bounded`. Raises _AsleepError if the fork waits for a lock."""
+    """Call `work` in a fork, as for `bounded`. Raises _AsleepError if it waits for a lock."""
     receiver, sender = os.pipe()
     # No multiprocessing: it closes standard input, whose lock a reading thread may hold.
     child = os.fork()
@@ -302,9 +302,9 @@ def _wait_for(receiver: int, child: int, seconds: float) -> bool:
 
 
 def _state(process: int) -> str:
-    """The state of a process ("S" if it sleeps), and its processor ticks in user and system mode.
+    """Return the state of a process ("S" if it sleeps), and its ticks in user and system mode.
 
-    "" if there is no such process.
+    The state is "" if there is no such process.
     """
     with suppress(OSError, IndexError):
         values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -313,7 +313,7 @@ def _state(process: int) -> str:
 
 
 def _send(sender: int, work: Callable[[], object], seconds: float, megabytes: int) -> NoReturn:
-    """In the fork: call `work`, write its result or its error to the pipe, and end."""
+    """Call `work` in the fork, write its result or error to the pipe, and end the process."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the process itself
         # The default action ends it even within a single long expression.
@@ -337,7 +337,7 @@ def _send(sender: int, work: Callable[[], object], seconds: float, megabytes: in
 
 
 def timed(work: Callable[[], T], seconds: float) -> T:
-    """Call `work` in this thread, for so many seconds at most, and return its result.
+    """Call `work` in this thread, for at most `seconds`, and return its result.
 
     Raises BoundError between two instructions of Python, within this call or not at all.
     """

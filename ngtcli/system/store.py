@@ -1,10 +1,11 @@
-"""The store: one SQLite file in the cache for what is small or made of one document.
+"""The store: one SQLite file in the cache for small data and data made from one document.
 
-It holds pieces. Each has a kind, and a key that hashes everything it was made from, so that no
-piece is ever out of date. Several processes may use the store at once. Everything in it can be made
-again: a write that fails costs only a remark, and a damaged file is renamed and begun anew.
+The store holds pieces. Each has a kind, and a key that hashes everything it was made from, so that
+no piece is ever out of date. Several processes may use the store at once. Everything in it can be
+made again: a write that fails costs only a warning, and a damaged file is renamed and replaced by
+a new one.
 
-What cannot be made again has a file of the same form in the folder of the state, which is never
+Data that cannot be made again is in a file of the same format in the state folder, which is never
 cleared and has no size limit.
 """
 
@@ -54,9 +55,9 @@ listeners: list[Callable[[int], object]] = []
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[Value]):
-    """One kind of piece. Its methods raise no errors of the file.
+    """One kind of piece. Its methods never raise errors of the SQLite file.
 
-    Every `key` is the `key_of` all that the value was made from.
+    Every `key` is the `key_of` everything that the value was made from.
 
     Attributes:
         name: The name of the kind, which is part of the stored key.
@@ -71,15 +72,15 @@ class Kind(Generic[Value]):
     is_state: bool = False
 
     def get(self, key: str) -> Value | None:
-        """The value of a piece; None if it is missing, damaged or of another type."""
+        """Return the value of a piece; None if it is missing, damaged or of another type."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Value]:
-        """The values of those keys that have a piece."""
+        """Return the values of the keys that have a piece."""
         return self._decode(self._store.read(self.name, keys))
 
     def each(self) -> dict[str, Value]:
-        """All values by their keys."""
+        """Return all values by their keys."""
         return self._decode(self._store.read(self.name, None))
 
     def put(self, key: str, value: Value) -> None:
@@ -144,7 +145,7 @@ def remove(unwanted: Iterable[Piece]) -> bool:
 
 
 def take_remark() -> str:
-    """Return a problem of a store that was not returned before, or ""."""
+    """Return a problem of a store that has not been returned yet, or ""."""
     for store in list(_stores.values()):
         if store.remark:
             remark, store.remark = store.remark, ""
@@ -167,7 +168,7 @@ class _Store:
     def read(self, kind: str, keys: Iterable[str] | None) -> dict[str, bytes]:
         """Read the encoded values of some keys of a kind, or of all if `keys` is None.
 
-        Records that they were used, at most once a day for each, and deletes damaged pieces.
+        The use of each piece is recorded at most once per day. Damaged pieces are deleted.
         """
         now = int(time.time())
         sql = "SELECT key, checksum, value, used < ? FROM piece WHERE kind = ?"
@@ -193,8 +194,8 @@ class _Store:
     def execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
         """Execute a statement once for each row of parameters, in one transaction.
 
-        Only REPLACE creates a missing file. A damaged file is renamed, and the statement tried once
-        more with a new one.
+        Only REPLACE creates a missing file. A damaged file is renamed, and the statement is tried
+        once more with a new file.
 
         Returns:
             The rows of all results; None if the file cannot be used, or without `rows`.
@@ -292,9 +293,9 @@ _parents_stores: list[object] = []
 
 
 def _store(folder: str | None = None, home_kind: str = "cache") -> _Store:
-    """The store in a folder, or that of the user's "cache" or "state".
+    """Return the store in a folder, or the one in the user's "cache" or "state" folder.
 
-    It is looked up each time, since NGT_HOME may change.
+    The folder is looked up each time, because NGT_HOME may change.
     """
     path = (Path(folder) / "ngt" if folder else home(home_kind)) / NAME
     return _stores.get(path) or _stores.setdefault(path, _Store(path, home_kind == "state"))
@@ -309,7 +310,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _is_newer_format(path: Path) -> bool:
-    """Whether a file declares a newer SQLite format, which this SQLite reads but never writes."""
+    """Return whether a file has a newer SQLite format, which this SQLite reads but cannot write."""
     with suppress(OSError), path.open("rb") as file:
         return file.read(19)[18:] > b"\2"
     return False

@@ -1,9 +1,9 @@
-"""Trials: experiments whose results are stored in the cache under everything they depend on.
+"""Trials: experiments whose results are cached under everything that they depend on.
 
-That is the device and the number of threads, the versions of ngt, torch and transformers, the CPU
-with its flags, the variables that choose instructions, and what the caller adds. Times measured on
-a busy machine are not final: the next uses measure again, until the machine was idle or after
-`_MAX_TRIES`.
+A result depends on the device and the number of threads, the versions of ngt, torch and
+transformers, the CPU with its flags, the variables that choose instructions, and whatever the
+caller adds. Times measured on a busy machine are not final: later uses measure again, until the
+machine was idle or `_MAX_TRIES` is reached.
 """
 
 import os
@@ -49,7 +49,7 @@ class Trial(Generic[Result]):
 
     @property
     def key(self) -> str:
-        """The kind, and a hash of all that the result depends on."""
+        """Return the kind, and a hash of everything that the result depends on."""
         machine = (*device_and_threads(self.device), *versions_and_cpu())
         return f"{self.kind} {key_of(*machine, *self.depends_on)}"
 
@@ -66,7 +66,7 @@ class Trial(Generic[Result]):
         return new_result
 
     def load(self) -> Result | None:
-        """Return the stored result, also one that is not final; None if there is none."""
+        """Return the stored result, even if it is not final; None if there is none."""
         stored = self._stored()
         return None if stored is None else stored[0]
 
@@ -81,7 +81,7 @@ class Trial(Generic[Result]):
 
     @property
     def _entries(self) -> Kind[tuple[Result, int]]:
-        """Results in the cache, each with the number of tries left; 0: it is final."""
+        """Return the cached results, each with the number of tries left; 0 if it is final."""
         form: Any = tuple.__class_getitem__((self.result, int))
         return Kind("trials", form)
 
@@ -113,7 +113,7 @@ def float32_precision() -> str:
 
 
 def versions_and_cpu() -> tuple[str, ...]:
-    """Return versions, CPU, and variables that choose instructions: results may depend on all."""
+    """Return versions, CPU, and variables that choose instructions; results may depend on them."""
     gpu_switches = [f"{name}={os.environ[name]}" for name in _GPU_SWITCHES if name in os.environ]
     return __version__, *_libraries(), cpu.description(), *cpu.switches(), *gpu_switches
 
