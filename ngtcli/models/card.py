@@ -1,4 +1,4 @@
-"""A model's card: the settings that suit the model, and the scripts that it reads.
+"""A model's card: default settings for the model, and the scripts that it reads.
 
 The card is README.md in the model's folder. Its YAML header may have a key `ngt`:
 

@@ -1,8 +1,8 @@
 """Find a model, by folder or hub id, and check it before anything large is imported.
 
-A hub id whose files are in the local cache stands for their folder, without network. For any other
-id the hub is asked once, for a few seconds, so that problems are reported before documents are
-read. Downloads are finished before anything loads them.
+A hub id whose files are in the local cache resolves to their folder, without network access. For
+any other id the hub is asked once, for a few seconds, so that problems are reported before
+documents are read. Downloads are finished before anything loads them.
 """
 
 import difflib
@@ -116,7 +116,7 @@ def fetch(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str
 
 
 def pull(name: str) -> str:
-    """Download the present version of a model on the hub; return its folder. Raises as `fetch`."""
+    """Download the current version of a model on the hub; return its folder. Raises as `fetch`."""
     _check_hub(name, NEEDS)
     return hub.download(name, True)
 
@@ -186,7 +186,7 @@ def _check_template(folder: Path) -> None:
 
 
 def _nearest_path(path: Path) -> str:
-    """A hint: the folder or GGUF file beside `path` with the most similar name; "" for none."""
+    """Return a hint: the folder or GGUF file beside `path` with the most similar name, or ""."""
     try:
         neighbors = [
             entry.name
@@ -200,9 +200,9 @@ def _nearest_path(path: Path) -> str:
 
 
 def _gguf_file(name: str, path: Path) -> Path | None:
-    """The GGUF file that `path` is, or that is all the weights of the folder `path`; else None.
+    """Return the GGUF file at `path`, or the one that has all weights of the folder; else None.
 
-    Raises ModelError for a folder with several.
+    Raises ModelError for a folder with several GGUF files.
     """
     if os.path.isfile(path):
         return path if path.suffix.lower() == ".gguf" else None
@@ -223,7 +223,7 @@ def _gguf_file(name: str, path: Path) -> Path | None:
 
 
 def _file_names(folder: Path) -> list[str]:
-    """The names of a folder's files; [] if they cannot be listed."""
+    """Return the names of a folder's files; [] if they cannot be listed."""
     with suppress(OSError), os.scandir(folder) as entries:
         return [entry.name for entry in entries if entry.is_file()]
     return []
@@ -235,7 +235,7 @@ def _missing_part(
     """Find the first part of a model that is missing.
 
     Args:
-        names: Names of the files there are.
+        names: The names of the files in the folder or repository.
         needs: The parts, of NEEDS, that must be there.
         folder: Their folder, whose index of weights is read. None: a repository on the hub, of
             which only those weights count that would be downloaded.
@@ -274,7 +274,7 @@ def _missing_part(
 
 
 def some(names: Sequence[str], shown: int = 1) -> str:
-    """The first of some names, and the number of the others."""
+    """Return the first of some names, and the number of the others."""
     text = ", ".join(name[:100] for name in names[:shown])
     if len(names) > shown:
         text += f" and {len(names) - shown} more"
@@ -297,7 +297,7 @@ def _check_hub(name: str, needs: Collection[str]) -> None:
 
 
 def _nearest_model(name: str) -> str:
-    """A hint: the model on this machine with the most similar name; "" for none."""
+    """Return a hint: the model on this machine with the most similar name; "" for none."""
     model_ids = [BUILTIN, *hub.cached_ids()]
     # Names without their owner count as well; the first of equal ones is offered.
     by_name = {model_id.rpartition("/")[2].lower(): model_id for model_id in reversed(model_ids)}

@@ -48,7 +48,7 @@ class ControlTokens:
     """The control tokens of a `transformers` tokenizer.
 
     Attributes:
-        texts: Their names by their ids.
+        texts: The names of the control tokens, by id.
         unknown: The id of the token for unknown text, if there is one.
     """
 
@@ -215,7 +215,7 @@ class _RenamedCopy:
 def _controls(name: str, special: bool, template: str) -> bool:
     """Return whether an added token is a control token.
 
-    It is one if it is special, or occurs in the template, or looks like a mark. White space and
+    It is one if it is special, or occurs in the template, or looks like markup. White space and
     single characters, such as a "!" that is also used for padding, are text.
     """
     if len(name.strip(" \t\r\n\v\f▁")) < 2:

@@ -1,4 +1,4 @@
-"""GGUF files: makes a folder that `transformers` can load, except for the weights.
+"""GGUF files, made into a folder that `transformers` can load, except for the weights.
 
 Configuration, tokenizer and chat template are written once to a folder of the cache. The weights
 stay in the GGUF file; weights/gguf_weights.py reads them from there.
@@ -74,9 +74,9 @@ def unpack(name: str, file: Path) -> str:
 
 
 def read_header(name: str, file: str) -> tuple[dict[str, Any], Any]:
-    """Read what comes before the weights of a GGUF file.
+    """Read the header of a GGUF file, which is everything before the weights.
 
-    The reader of the package gguf would take seconds for the vocabulary.
+    The reader of the gguf package would take seconds for the vocabulary.
 
     Args:
         name: The model's name, for messages.

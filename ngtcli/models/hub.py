@@ -1,9 +1,9 @@
-"""Models on Hugging Face's hub: looking into the local cache, and downloading the files needed.
+"""Models on the Hugging Face hub: finding them in the local cache, and downloading their files.
 
-The settings of huggingface_hub apply (HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN). Its own
-download deletes a file that is not complete. So large files are read with its `http_get` into
-blobs/SHA256.incomplete of its cache, which a later run continues, and are then renamed to where its
-`snapshot_download` looks for them.
+The settings of huggingface_hub apply (HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN). The
+library's own download deletes an incomplete file. So large files are downloaded with its `http_get`
+to blobs/SHA256.incomplete in its cache, where a later run can continue, and are then renamed to the
+path where its `snapshot_download` looks for them.
 """
 
 import errno
@@ -103,7 +103,7 @@ def weight_files(folder: Path, names: Collection[str], before: Collection[str] =
     """Select the files with the weights that `transformers` would load.
 
     Args:
-        folder: Where the index of several files, if there is one, is read.
+        folder: The folder with the index of the weight files, if there is one.
         names: All files of the model.
         before: Names that come before those that `transformers` looks for.
 
@@ -203,7 +203,7 @@ def _refusal(name: str, error: Exception) -> ModelError:
 
 
 def download(name: str, weights: bool, before: Collection[str] = ()) -> str:
-    """Download what is needed of a model; a download that was interrupted is continued.
+    """Download the needed files of a model; continue an interrupted download.
 
     Args:
         name: NAME[@REVISION].
@@ -309,18 +309,18 @@ def _download_large(remote: Remote, large: dict[str, str], storage: Path) -> Non
 
 
 def _size(path: Path) -> int:
-    """Return a file's bytes, 0 if there is none."""
+    """Return the size of a file in bytes; 0 if it is missing."""
     return path.stat().st_size if path.exists() else 0
 
 
 def _download_blob(url: str, blob: Path, size: int, bar: ByteBar) -> None:
-    """Download the missing bytes of a file; after a failure that brought some, try again.
+    """Download the missing bytes of a file; try again after a failure that made some progress.
 
     Args:
-        url: Where it is.
-        blob: Where it goes; its name is its SHA-256.
-        size: Its bytes.
-        bar: Counts them.
+        url: The URL of the file.
+        blob: The path to write; its name is the file's SHA-256.
+        size: The size of the file in bytes.
+        bar: The progress bar, which counts the bytes.
 
     Raises:
         OSError: The downloaded file has another hash.

@@ -34,7 +34,7 @@ class Tokenizer:
 
     @cached_property
     def control(self) -> ControlTokens:
-        """The control tokens, which no text is encoded as."""
+        """Return the control tokens; text is never encoded as one of them."""
         return ControlTokens(self.backend)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
@@ -88,7 +88,7 @@ class Tokenizer:
 
     @cached_property
     def _is_byte_level(self) -> bool:
-        """Whether every character of a token's name stands for a byte, as in GPT-2."""
+        """Return whether every character of a token's name represents a byte, as in GPT-2."""
         decoder = getattr(getattr(self.backend, "backend_tokenizer", None), "decoder", None)
         if decoder is None:
             return hasattr(self.backend, "byte_decoder")
@@ -113,7 +113,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the tokenizer has a chat template."""
+        """Return whether the tokenizer has a chat template."""
         return bool(getattr(self.backend, "chat_template", None))
 
     def has_control(self, text: str) -> bool:
@@ -123,7 +123,7 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 in hex of all that ids depend on: vocabulary, merges, normalization."""
+        """Return the SHA-256 in hex of what ids depend on: vocabulary, merges, normalization."""
         import hashlib
         import json
 
@@ -134,7 +134,7 @@ class Tokenizer:
 
 @cache
 def _gpt2_byte_values() -> dict[str, int]:
-    """Map the characters that stand for bytes in byte-level vocabularies to these bytes."""
+    """Map the characters that represent bytes in byte-level vocabularies to these bytes."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     return {character: byte for byte, character in bytes_to_unicode().items()}
@@ -168,7 +168,7 @@ def piece_end(text: str, start: int, size: int) -> int:
 
 
 class Detokenizer:
-    """Decodes a growing sequence of ids to text, in pieces of whole characters.
+    """A decoder of a growing sequence of ids to text, in pieces of whole characters.
 
     A token's text can depend on the token before it, and a character can span several tokens. So a
     short window is decoded with and without the new ids; the difference is the new text.
