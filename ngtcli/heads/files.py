@@ -34,8 +34,8 @@ class Target:
 
     Attributes:
         hf: The `transformers` model.
-        device: Where heads compute.
-        dtype: What heads compute in.
+        device: The device on which heads compute.
+        dtype: The dtype in which heads compute.
     """
 
     hf: Any
@@ -44,22 +44,22 @@ class Target:
 
     @property
     def config(self) -> Any:
-        """The configuration of its text part, a `PreTrainedConfig`."""
+        """Return the configuration of its text part, a `PreTrainedConfig`."""
         return self.hf.config.get_text_config()
 
     @property
     def width(self) -> int:
-        """Size of a hidden state."""
+        """Return the size of a hidden state."""
         return int(self.config.hidden_size)
 
     @property
     def layers(self) -> int:
-        """Number of its layers."""
+        """Return the number of its layers."""
         return int(self.config.num_hidden_layers)
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens that have a logit."""
+        """Return the number of tokens that have a logit."""
         return int(self.config.vocab_size)
 
     def embed(self, ids: Tensor, scaled: bool = True) -> Tensor:
@@ -76,7 +76,7 @@ class Target:
         return embedded.to(self.device, self.dtype)
 
     def logits(self, states: Tensor) -> Tensor:
-        """Return the logits (…, vocab_size) that the model's LM head gives of states (…, width)."""
+        """Return the logits (…, vocab_size) of the model's LM head for states (…, width)."""
         lm_head = self.hf.get_output_embeddings()
         logits: Tensor = lm_head(states.to(self.hf.device, self.hf.dtype))
         return logits.to(self.device, self.dtype)
@@ -147,7 +147,7 @@ class HeadFiles:
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """config.json. Raises ModelError if there is none."""
+        """Return the object in config.json. Raises ModelError if there is none."""
         if not self.config:
             raise self.refused("it has no config.json that can be read", DAMAGED)
         return self.config

@@ -76,7 +76,7 @@ class Network(Protocol):
             head_pass: Their positions, mask and cache.
 
         Returns:
-            (n, size).
+            The states of the nodes, (n, size).
         """
 
     def logits(self, states: Tensor, depth: int) -> Tensor:
@@ -84,7 +84,7 @@ class Network(Protocol):
 
 
 class Head:
-    """The base class of heads; it implements `Guesser` (drafting/guesses.py).
+    """Base class of heads; it implements `Guesser` (drafting/guesses.py).
 
     The newest rows wait until a draft is needed. Then they are read, and all drafts that this step
     may need are computed at once, as a plan. On other devices than the CPU the forward passes for
@@ -98,8 +98,8 @@ class Head:
 
     Attributes:
         layers: The hidden states that it reads.
-        reads_all: It reads the hidden states of every row, not only of the last one.
-        pads: Its forward passes are padded.
+        reads_all: Whether it reads the hidden states of every row, not only of the last one.
+        pads: Whether its forward passes are padded.
     """
 
     by_path = False
@@ -232,7 +232,7 @@ class Head:
 
 
 class AtOnce(Head):
-    """Proposes the same for all nodes of a depth."""
+    """A head that proposes the same draft tokens for all nodes of a depth."""
 
     def _draft(self, last: Tensor, length: int | Tensor, root: Tensor) -> list[Tensor]:
         def block(rows: int) -> HeadPass:
@@ -243,7 +243,7 @@ class AtOnce(Head):
 
 
 class ByPath(Head):
-    """Proposes what follows the likeliest nodes of each depth, by the tokens that lead to them."""
+    """A head that proposes draft tokens after the likeliest nodes of each depth, by their paths."""
 
     by_path = True
 

@@ -150,9 +150,9 @@ def load_head(
     Args:
         name: A folder, ID[@REVISION] on the hub, or "mtp" for the model's own MTP layers.
         hf: The target, a `transformers` model.
-        device: Where the head computes.
-        dtype: What it computes in.
-        captures: Whether its forward passes are captured as CUDA graphs. Where they cannot be, a
+        device: The device on which the head computes.
+        dtype: The dtype in which it computes.
+        captures: Whether its forward passes are captured as CUDA graphs. If they cannot be, a
             warning says why.
 
     Raises:
@@ -175,7 +175,7 @@ def load_head(
 
 
 def _build(kind: Kind, files: HeadFiles, target: Target, captures: bool) -> Head:
-    """Build a head and let it make a draft, to see that it can. Raises ModelError if not."""
+    """Build a head and test that it can make a draft. Raises ModelError if it cannot."""
     files = replace(files, stored=kind.names(files.tensors))
     try:
         with torch.device("meta") if kind.is_filled else nullcontext():

@@ -1,4 +1,4 @@
-"""Hands the hidden states of accepted tokens to the heads that read them."""
+"""The queue of accepted tokens' hidden states, for the heads that read them."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ class HeadRows:
         self._start = 0  # position of the first row that waits
 
     def of_kind(self, kind: str) -> "HeadRows | None":
-        """As Heads.of_kind."""
+        """Return the heads of a kind, as `Heads.of_kind` does."""
         heads = [head for head in self.guessers if head.kind == kind]
         return HeadRows(heads) if heads else None
 
@@ -43,7 +43,7 @@ class HeadRows:
             head.reset()
 
     def add(self, ids: list[int], states: Tensor) -> None:
-        """As StateReader.add."""
+        """Add accepted tokens with their hidden states, as `StateReader.add` does."""
         if not self.reads_all:  # the last row replaces all others
             self._start += len(self._ids) + len(ids) - 1
             self._ids = [ids[-1]]
