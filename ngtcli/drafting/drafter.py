@@ -37,10 +37,10 @@ class Context:
         references: The spans of prompt ids that are documents.
         tokenizer: The fingerprint of the tokenizer.
         vocabulary: The number of token ids that the model has logits for.
-        free_nodes: All forward passes have one shape, so that a node costs nothing.
-        probes_count: Probes count against the budget of nodes.
-        chains: Drafts must not have branches.
-        private: Do not draft from other sequences, and learn nothing for them.
+        free_nodes: Whether all forward passes have one shape, so that a node costs nothing.
+        probes_count: Whether probes count against the budget of nodes.
+        chains: Whether drafts must not have branches.
+        private: Whether drafters must not draft from other sequences, nor learn for them.
         predicted: The token ids of a text that the answer should resemble; it is not in the prompt.
     """
 
@@ -71,7 +71,7 @@ class Assistant(Protocol):
             count: The number of tokens.
 
         Raises:
-            MemoryError: Memory does not suffice; torch has errors of its own for this.
+            MemoryError: There is not enough memory; torch may raise its own errors instead.
         """
 
 
@@ -81,14 +81,14 @@ class DraftSettings:
 
     Attributes:
         n: The length of n-grams in tokens.
-        lp: The maximum length in tokens of the prefix that is looked up.
+        lp: The maximum length in tokens of a prefix that is looked up in the trie.
         num_draft: The maximum number of nodes of a draft.
         learn_output: Also draft from the answer itself.
-        assistant: The draft model, None without one.
+        assistant: The draft model; None if there is none.
         costs: The costs of forward passes, None if they are not measured.
         pool: Earlier answers, None if they are not used.
         background: Counts of general text, None if they are not used.
-        heads: The learned heads, None without any.
+        heads: The learned heads; None if there are none.
         masks: The ids of the mask tokens that the model was tuned to fill, in order (SPACE).
     """
 
@@ -125,8 +125,8 @@ class Room:
 
     Attributes:
         nodes: The maximum number of nodes. Probes come in addition.
-        forced: How many of the expected tokens of the log, which precede the draft in the same
-            forward pass, a grammar forces. Each costs a query token and is certain to be emitted.
+        forced: How many of the log's expected tokens a grammar forces. They precede the draft in
+            the same forward pass: each costs a query token and is certain to be emitted.
     """
 
     nodes: int
@@ -138,7 +138,7 @@ class Draft:
     """A proposal of a drafter.
 
     Attributes:
-        tree: The tree that follows the log; without nodes the step is one of plain decoding.
+        tree: The tree that follows the log; if it is empty, the step is plain decoding.
         top_k: How many of the likeliest token ids after each node the drafter wants to see.
     """
 
@@ -159,8 +159,8 @@ class Outcome:
             accepted. None if the walk ended before the root of this tree.
         after: Returns the likeliest tokens after some nodes; valid until the next forward pass.
         rows: The number of query tokens of the forward pass, of all sequences.
-        seconds: Its duration, from the layout to the update of the cache. None if the duration is
-            not typical, as when it was captured.
+        seconds: The duration of the forward pass, from its layout to the update of the cache; None
+            if it is not typical, such as that of a pass that was captured.
     """
 
     tree: DraftTree = _EMPTY
@@ -233,15 +233,15 @@ class Drafter:
         raise NotImplementedError
 
     def learn(self, log: TokenLog, outcome: Outcome) -> None:
-        """Learn from a forward pass, whose tokens are in the log; expected ones may follow them."""
+        """Learn from a forward pass. Its tokens are in the log; expected tokens may follow them."""
 
     def close(self, keep: bool = True) -> PolicyReport | None:
         """End the sequence.
 
         Args:
-            keep: Learn from the sequence. False if another drafter continues with it, which will
-                learn from all of it.
+            keep: Whether to learn from the sequence. False if another drafter continues it, which
+                learns from the whole sequence.
 
         Returns:
-            A report on the decisions of the drafter's policy, None without a policy.
+            A report on the decisions of the drafter's policy; None if it has no policy.
         """

@@ -1,11 +1,11 @@
-"""The tokens of one sequence, as everyone who works on it sees them. Imports nothing.
+"""The tokens of one sequence, shared by everything that works on it.
 
 A log holds the prompt, the tokens emitted after it, and the tokens expected next. Emitted tokens
-stay. Expected ones are drafted in front of every proposal: those that a grammar forces, and those
-that an exact pass found in a branch. They become emitted, or they are taken back.
+stay. Expected ones come before the draft of the next step: tokens that a grammar forces, or that an
+exact pass found in a branch. Each is emitted later, or taken back.
 
-Nobody else keeps a copy of the sequence. An index, a sampler or a drafter keeps a mark, and asks
-with it what has changed since:
+Nothing else keeps a copy of the sequence. An index, a sampler or a drafter keeps a mark instead,
+and uses it to ask what has changed since:
 
 >>> log = TokenLog([1, 2])
 >>> mark = log.mark
@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The part of a log that its holder knows: `length` first tokens, after `cuts` of its cuts.
+    """What its holder knows of a log: the first `length` tokens, as of the first `cuts` cuts.
 
-    `Mark()` knows nothing. `Mark(length)` knows the first tokens of a log that was never cut, such
-    as those of a prompt.
+    The holder of `Mark()` knows nothing. That of `Mark(length)` knows the first tokens of a log
+    that was never cut, such as the tokens of its prompt.
     """
 
     length: int = 0
@@ -41,10 +41,10 @@ class TokenLog:
     """The token ids of a sequence: prompt, emitted tokens, expected tokens.
 
     Attributes:
-        token_ids: All of them. Only the methods of the log may change this list.
+        token_ids: The ids of all tokens. Only the methods of the log may change this list.
         prompt_length: Number of tokens of the prompt.
         emitted: Number of tokens emitted after the prompt.
-        origins: For each expected token the name of what it comes from.
+        origins: For each expected token, the name of its source.
     """
 
     def __init__(self, prompt: Sequence[int]) -> None:
@@ -85,8 +85,8 @@ class TokenLog:
     def emit(self, tokens: Sequence[int]) -> None:
         """Append emitted tokens.
 
-        Expected tokens that equal them become emitted; from the first that differs on, the expected
-        tokens are taken back.
+        Expected tokens that equal them become emitted tokens. The first one that differs, and all
+        after it, are taken back.
         """
         confirmed = _common_prefix(self.expected, tokens)
         if confirmed < len(tokens):
@@ -120,8 +120,8 @@ class TokenLog:
         """Return what has changed for the holder of `mark`.
 
         Returns:
-            The number of first tokens that the holder knows and that still stand, and the tokens
-            after them, which are new to it. A token that was taken back and came again is new.
+            How many of the first tokens are as the holder knows them, and the tokens after them,
+            which are new to it. A token that was taken back and added again is new.
         """
         first_later_cut = bisect_right(self._cut_numbers, mark.cuts)
         unchanged = mark.length

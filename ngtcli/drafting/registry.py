@@ -1,9 +1,8 @@
 """The registry of drafting methods by name.
 
-A method is a file in methods/ with a `Drafter`, and an entry of `_METHODS`. Its user reads of it in
-manual/methods.md. Tests that take their methods from here check that its answers are those of plain
-decoding and that it takes tokens back; colors in render/terminal.py are needed where its drafts
-have origins of their own.
+A method is a file in methods/ with a subclass of `Drafter`, and an entry of `_METHODS` here. Tests
+run every method of the registry. manual/methods.md describes the methods to users. If the drafts of
+a method have a new origin, render/terminal.py needs a color for it.
 """
 
 from collections.abc import Iterator
@@ -21,18 +20,24 @@ from ngtcli.words import nearest
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """An entry of the registry: the class `drafter` of `module`, below ngtcli.drafting.
+    """An entry of the registry. Its modules are imported only when the method is used.
 
-    Its dataclass `Options`, if it has some, is in `module` or, where importing that loads
-    numba, in `options`. `batch` is a function of `module` that gives the Drafting of a batch whose
-    drafters know of each other. All are imported when the method is named, and not before.
-    `stand_in` names the method that drafts while what this one needs is compiled, by the module
-    `compiling`.
-    `needs` says in words what a drafter cannot do without. `documents`: the method drafts from the
-    documents' cached trie. `live`: it works only with a running model. `costs`: it reads the
-    measured cost of passes and the pool of earlier answers. `masks`: it reads the mask tokens of
-    the model. `heads`: it drafts from learned heads of the kind of its name alone. `compiled`: its
-    drafters need the inner loops of `auto`.
+    Attributes:
+        module: The module of the drafter, below ngtcli.drafting.
+        drafter: The class of the drafter in `module`.
+        needs: What a drafter needs that may be missing, as error messages name it.
+        documents: Whether the method drafts from the cached trie of the documents.
+        live: Whether it works only with a running model.
+        costs: Whether it uses the measured costs of forward passes and the pool of earlier answers.
+        masks: Whether it uses the mask tokens of the model.
+        options: The module of the dataclass `Options`, if it is not `module`: importing that one
+            may load numba.
+        batch: The function of `module` that returns the `Drafting` of a batch; "" if the drafters
+            of a batch are independent.
+        heads: Whether it drafts only from learned heads, of the kind that it is named after.
+        stand_in: The method that drafts while the code of this one is compiled.
+        compiling: The module that compiles that code.
+        compiled: Whether its drafters need the compiled loops of `auto`.
     """
 
     module: str
@@ -102,10 +107,14 @@ def method_names() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """A method as its user wrote it, `NAME[:KEY=VALUE]…`, with all its options read.
+    """A method as users write it, `NAME[:KEY=VALUE]…`, parsed.
 
-    Shared settings among the keys are already in `settings`; `options` are the method's own, an
-    instance of its dataclass.
+    Attributes:
+        spec: The text.
+        name: The name of the method.
+        entry: Its entry of the registry.
+        settings: The settings of drafting, with those that the text changes.
+        options: The method's own options, an instance of its `Options`.
     """
 
     spec: str
@@ -115,7 +124,7 @@ class MethodSpec:
     options: Any
 
     def build(self) -> Drafter:
-        """Make a new drafter. Raises UsageError where something that it needs is missing."""
+        """Make a new drafter. Raises UsageError if something that it needs is missing."""
         settings = self.settings
         if self.entry.heads and settings.heads is not None:
             settings = replace(settings, heads=settings.heads.of_kind(self.name))
@@ -123,7 +132,7 @@ class MethodSpec:
             return self._prepared()(settings, self.options)
 
     def _prepared(self) -> type[Drafter]:
-        """Return the class of drafters, with all that they need compiled."""
+        """Compile what the drafters need; return their class."""
         if self.entry.compiled:
             _module("auto.drafter").compile_loops()
         drafter: type[Drafter] = getattr(_module(self.entry.module), self.entry.drafter)
@@ -139,10 +148,13 @@ class MethodSpec:
         return drafting
 
     def available(self, stays: bool = True) -> "MethodSpec":
-        """Return this method, or the one that drafts while what this one needs is compiled.
+        """Return this method, or its stand-in while the code of this one is compiled.
 
-        Compiling begins then, in another process, unless nothing could be stored and this process
-        does not stay. The answer is the same.
+        If it is not compiled, this starts the compilation in another process, unless the result
+        could not be stored and this process ends soon. The answer does not depend on the method.
+
+        Args:
+            stays: Whether more answers follow in this process.
         """
         if not self.entry.stand_in:
             return self
@@ -152,22 +164,22 @@ class MethodSpec:
         return parse_method(self.entry.stand_in, self.settings)
 
     def check(self) -> None:
-        """Raise UsageError where something is missing, as `build` does; compile nothing."""
+        """Raise UsageError if something is missing, as `build` does, without compiling anything."""
         if not self.entry.options:
             self.build()
 
 
 def parse_method(spec: str, settings: DraftSettings) -> MethodSpec:
-    """Read a method such as "trie" or "trtllm:max_draft_len=8"; `settings` are the defaults.
+    """Parse a method such as "trie" or "trtllm:max_draft_len=8"; `settings` are the defaults.
 
-    Raises UsageError for an unknown name and for a wrong option. Builds and compiles nothing.
+    Raises UsageError for an unknown name or an invalid option. Builds and compiles nothing.
 
     >>> parse_method("trie:lp=4", DraftSettings()).settings.lp
     4
     """
     name, *pairs = spec.split(":")
     if name not in _METHODS:
-        raise UsageError(f"no method {name!r}", hint=nearest(name, _METHODS))
+        raise UsageError(f"unknown method {name!r}", hint=nearest(name, _METHODS))
     options: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -79,11 +79,11 @@ class DraftTree:
         return seen.reshape(len(rows), len(rows))
 
     def under(self, front: Sequence[int], origins: Sequence[str]) -> "DraftTree":
-        """Put this tree below a chain of tokens.
+        """Return this tree below a chain of tokens.
 
         Args:
             front: The tokens of the chain.
-            origins: The source of each of them.
+            origins: The source of each token of the chain.
 
         >>> chain([7]).under([5, 6], ["a", "b"]).parents
         (-1, 0, 1)
@@ -101,7 +101,7 @@ class DraftTree:
         )
 
     def extended(self, node: int, tokens: Sequence[int], origin: str) -> "DraftTree":
-        """Insert a chain of tokens below a node; they follow it in the order of nodes.
+        """Return the tree with a chain of tokens below a node, directly after it in the node order.
 
         Args:
             node: The index of the node, which is not a probe.
@@ -127,7 +127,7 @@ class DraftTree:
         )
 
     def take(self, nodes: Sequence[int]) -> "DraftTree":
-        """Return the tree of some nodes in this order: parents before children, probes last."""
+        """Return the tree of some nodes, given with parents before children and probes last."""
         new_index = {node: i for i, node in enumerate([ROOT, *nodes], ROOT)}
         return DraftTree(
             tuple([self.tokens[node] for node in nodes]),
@@ -154,14 +154,14 @@ class DraftTree:
     def cut(
         self, depth: int, nodes: int, probe_depth: int | None = None, rows: int | None = None
     ) -> "DraftTree":
-        """Return the tree within some bounds.
+        """Return the part of the tree that is within some bounds.
 
         Args:
             depth: The maximum depth of drafts.
             nodes: The maximum number of drafts; the first ones stay.
             probe_depth: The maximum depth of probes; None: `depth`.
-            rows: The maximum number of drafts and probes together; None: no bound. Probes displace
-                drafts if all probes fit; otherwise no probe stays.
+            rows: The maximum number of drafts and probes together; None: no bound. If all
+                probes fit, they take precedence over drafts; otherwise all probes are dropped.
         """
         if rows is not None and len(self) > rows:
             has_room = self.probes <= rows
@@ -206,8 +206,8 @@ def in_depth_first_order(
 def depth_first(parents: Sequence[int], priority: Sequence[float]) -> list[int]:
     """Order the nodes of a tree depth first, from the best child to the worst.
 
-    So the likeliest chain comes first: if it is accepted, its KV entries are already where they
-    belong in the cache.
+    The likeliest chain then comes first, so that its KV entries, if it is accepted, are already in
+    the right place in the cache.
 
     Args:
         parents: The index of each node's parent, -1 for the root.
@@ -240,11 +240,11 @@ class Path:
         nodes: The accepted nodes, from parent to child.
         tokens: Their tokens, followed by the bonus token. In exact decoding the walk may end early,
             and the last node's token takes the place of the bonus token.
-        kept: The KV entries of so many nodes at the beginning stay in the cache; None: of all.
+        kept: How many of the nodes, from the first on, keep their KV entries; None: all.
 
     For example, nodes 2 and 3 have the tokens 5 and 6, and the model chooses 7 after them. The KV
     entries of both nodes stay. In exact decoding (decoding/exact.py) the logits after node 2 may
-    not count. Then the token of node 2 is the last that is emitted, and becomes the root of the
+    be unusable. Then the token of node 2 is the last that is emitted, and becomes the root of the
     next tree:
 
     >>> Path((2, 3), (5, 6, 7)).rows
@@ -264,7 +264,7 @@ class Path:
 
 
 def verify(tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path:
-    """Walk down a tree as long as a child has the token that the model chooses.
+    """Walk down a tree while the current node has a child with the token that the model chooses.
 
     Args:
         tree: The tree. Its probes are never accepted.

@@ -33,7 +33,7 @@ def test_a_live_run_prints_one_object() -> None:
         "--json",
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(b"ngt: nonsense was not measured: no method 'nonsense'")
+    assert done.stderr.startswith(b"ngt: nonsense was not measured: unknown method 'nonsense'")
     body = json.loads(done.stdout)
     validator = Draft202012Validator(build("bench"))
     validator.validate(body)

@@ -255,11 +255,11 @@ def test_unknown_methods_are_refused_and_none_left_is_an_error() -> None:
     cells, refused = cells_of(["trie", "tri", "trie:x=1", "none"], [4, 8], Settings())
     assert [c.key for c in cells] == ["trie at 4", "trie at 8", "none"]
     assert [(r.method, r.reason) for r in refused] == [
-        ("tri", "no method 'tri'. Did you mean trie?"),
+        ("tri", "unknown method 'tri'. Did you mean trie?"),
         ("trie:x=1", "method trie: no option 'x'. It has none."),
     ]
     check_some_left(["trie", "tri"], cells, refused)
-    with pytest.raises(UsageError, match="no method can run: no method 'tri'"):
+    with pytest.raises(UsageError, match="no method can run: unknown method 'tri'"):
         check_some_left(["tri"], cells, refused)
 
 

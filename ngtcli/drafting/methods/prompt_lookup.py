@@ -1,17 +1,18 @@
-"""Prompt lookup decoding (Saxena 2023), as `transformers` has it in PromptLookupCandidateGenerator.
+"""Prompt lookup decoding (Saxena 2023), as in PromptLookupCandidateGenerator of `transformers`.
 
 The text (prompt and output) is searched for its own last tokens: first for the last
-`max_matching_ngram_size`, then for one fewer, down to one. The draft is a chain of at most
-`num_output_tokens` tokens, those after the first place found.
+`max_matching_ngram_size` tokens, then for one fewer, down to one. The draft is a chain of the
+tokens after the first match, at most `num_output_tokens` of them.
 
-What decides drafts:
-- The first place in the text wins, not the last and not the one with the longest common suffix.
-- A place counts only if a token follows it. It may overlap the suffix it equals, and the draft ends
-  where the text ends, so it can be a single token.
-- The n-gram is shorter than the text: in a text of three tokens it has two at most.
-- Defaults are Saxena's 3 and 10. `transformers` has 10 as well, but n-grams of 2 tokens.
-- `transformers` cuts its draft before an end token. Here the decoding
-  loop cuts at end tokens, so that an end token can also be accepted as a draft.
+Details:
+- The first match in the text wins, not the last one and not the one with the longest context.
+- A match counts only if a token follows it. It may overlap the suffix, and the draft ends where the
+  text ends, so that it may be a single token.
+- The n-gram is shorter than the text: in a text of three tokens it has at most two.
+- The defaults are Saxena's 3 and 10. `transformers` also drafts 10 tokens, but matches 2.
+
+Deviation: `transformers` cuts its draft before an end token. Here the decoding loop ends at end
+tokens, so that an end token can be accepted as a draft.
 
 An index of the first place of every n-gram grows with the text, so no text is scanned twice.
 """
@@ -27,21 +28,21 @@ from ngtcli.drafting.tree import DraftTree, chain
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """Tokens of the longest n-gram, and of the longest draft."""
+    """The maximum lengths of an n-gram and of a draft, in tokens."""
 
     max_matching_ngram_size: int = option(3, 1, 64)
     num_output_tokens: int = option(10, 1, 1024)
 
 
 class PromptLookup(Indexed):
-    """An index of the n-grams of one sequence."""
+    """Drafts from an index of the n-grams of the sequence."""
 
     def clear(self, context: Context) -> None:
-        # N-gram -> index of its first follower in the text.
+        # The position after the first occurrence of each n-gram.
         self._follows: dict[tuple[int, ...], int] = {}
 
     def index(self, start: int) -> None:
-        """Index the n-grams before each position."""
+        """Index the n-grams that end before each position from `start` on."""
         token_ids = self.token_ids
         for position in range(start, len(token_ids)):
             longest = min(self.options.max_matching_ngram_size, position)
