@@ -22,18 +22,18 @@ from ngtcli.errors import NgtError
 class Decoder:
     """Decodes a single sequence, or a batch.
 
-    A single sequence brings its drafter and its numerics; its forward passes may be captured and
-    exact, and heads may read their hidden states. In a batch `drafting` makes the drafters.
-    Sequences join and leave between steps. If memory does not suffice, drafts get smaller, and then
-    fewer sequences run at a time.
+    A single sequence has its own drafter and numerics: its forward passes may be captured and
+    exact, and heads may read their hidden states. In a batch, `drafting` makes the drafters.
+    Sequences join and leave between steps. If there is not enough memory, drafts get smaller at
+    first; then fewer sequences run at a time.
 
     Args:
         model: The target model.
         drafting: The drafting of a batch; None: one sequence at a time.
         size: The maximum number of sequences of a batch; 0: as many as memory allows.
         progress: Called with the number of prefilled tokens of a prompt and its length.
-        split_times: Wait for the device after each phase, so that `Statistics.split_s` is right on
-            asynchronous devices.
+        split_times: Whether to wait for the device after each phase, so that `Statistics.split_s`
+            is right on asynchronous devices.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Decoder:
     def regroup(self, drafting: Drafting | None = None, size: int = 0) -> None:
         """Turn a single sequence into a batch, or a batch into single sequences.
 
-        With `drafting`, other sequences may join the single one, which stays in its slot. If the
-        drafting raises an error, nothing has changed.
+        With `drafting`, other sequences may join the single one, which stays in its slot. If
+        `drafting` raises an error, nothing has changed.
 
         Without it, the sequences continue one after another. They lose their slots, and their
-        tokens are prefilled again. This relies on the logs alone, so that it works after a forward
-        pass that failed.
+        tokens are prefilled again. Only the logs are needed for this, so that it works even after a
+        forward pass that failed.
 
         Args:
             drafting: The drafting of the batch; None: no batch.
@@ -160,7 +160,7 @@ class Decoder:
             self._end(sequence)
 
     def _begin(self, sequence: DecodedSequence) -> None:
-        """Begin the drafter of a sequence, which a single sequence brings and a batch makes."""
+        """Make the drafter of a sequence: a single sequence has its own, a batch makes it."""
         if self._scheduler.is_single:
             self._drafting = sequence.single_drafting()
         else:

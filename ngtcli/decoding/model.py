@@ -1,8 +1,8 @@
 """The target model: any decoder-only `transformers` model, which verifies draft trees.
 
-A sequence begins by `start` and `prefill`, then at each step come `lay_out` and `score` (one
-forward pass over the last token of each sequence and a draft tree below it) and `keep` (which of
-its tokens stay). What the sequences have in memory is in slots.py.
+A sequence begins with `start` and `prefill`. Each step then calls `lay_out` and `score`, one
+forward pass over the last token of each sequence and a draft tree below it, and `keep` with the
+nodes that stay in the cache. slots.py holds what the sequences have in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights.trials import SPREAD, module_devices
 
 PREFILL_CHUNK = CHUNK
-# Kinds of devices on which the buffers of the cache stay where they are, as captured forward passes
-# read them by their addresses.
+# Types of devices on which the buffers of the cache must keep their addresses, because captured
+# forward passes read them there.
 STAYING_DEVICES = frozenset({"cuda"})
 
 _NO_LONG_ROPE = (
@@ -46,12 +46,12 @@ _NO_LONG_ROPE = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The files that a model was read from, and why it is computed as it is.
+    """The files that a model was read from, and the reason for its dtype.
 
     Attributes:
-        weights: What tells the files of the weights; "" where they are not known.
-        dtype_why: Why it is in its dtype, where a rule has chosen.
-        half_by_rule: Whether a rule chose half precision, provided that it is exact.
+        weights: What identifies the files of the weights; "" if they are not known.
+        dtype_why: Why the model has its dtype, if a rule chose it.
+        half_by_rule: Whether a rule chose half precision on condition that it is exact.
     """
 
     weights: str = ""
@@ -62,24 +62,24 @@ class Origin:
 class TargetModel:
     """A loaded model, its tokenizer, and the slots of the sequences that it decodes.
 
-    Nobody sets attributes of it from outside.
+    Only its methods set its attributes.
 
     Args:
         hf: The model of `transformers`.
         tokenizer: Its tokenizer.
-        name: As users give it.
-        origin: What it was read from.
-        mode: How it is run; that of models which verify draft trees, unless a trial (probe.py) has
-            found another.
+        name: The name of the model, as users give it.
+        origin: The files that it was read from.
+        mode: How it is run; None: as a model that verifies draft trees. A trial (probe.py) may find
+            another mode.
 
     Attributes:
-        context: The most tokens of a sequence.
-        context_why: Why that is less than the model's; "" if it is not.
+        context: The maximum number of tokens of a sequence.
+        context_why: Why that is less than the model's own maximum; "" if it is not.
         unused: The settings that the checkpoint suggests and ngt replaces by its own.
         mode: How it is run.
         slots: What the sequences have in memory.
-        origin: What it was read from.
-        reused: What `start` found of the prompt.
+        origin: The files that it was read from.
+        reused: How much of the prompt `start` found in the prefix cache.
         batching: Whether several sequences can be decoded in one batch.
     """
 
@@ -114,7 +114,7 @@ class TargetModel:
         self.use(mode or ExecutionMode())
 
     def use(self, mode: ExecutionMode) -> None:
-        """Run the model in this mode from now on, as a trial of modes does. Empties the cache."""
+        """Run the model in this mode from now on, and empty the cache. Trials of modes do so."""
         self.mode = mode
         self.passes.forget()
         self.slots: TreeSlots | StateSlots
@@ -141,7 +141,7 @@ class TargetModel:
     def capture(self) -> None:
         """Capture forward passes and draws as CUDA graphs from now on, if the device has graphs.
 
-        The reason of a failure is a warning to the reporter of who calls this.
+        If that fails, the current reporter gets a warning with the reason.
         """
         if module_devices(self.hf):
             self.passes.refuse(SPREAD)
@@ -151,29 +151,29 @@ class TargetModel:
             self.draws = Replays("draws are", self.device, captures=True)
 
     def find_batching(self, try_batching: Callable[["TargetModel"], Support]) -> Support:
-        """Return whether several sequences can be decoded in one batch; it is tried once."""
+        """Return whether several sequences can be decoded in one batch, which is tried once."""
         if self.batching.ability is Ability.UNTRIED:
             self.batching = try_batching(self)
         return self.batching
 
     @property
     def verifies_trees(self) -> bool:
-        """Return whether this model verifies any draft tree; its cache can be rolled back."""
+        """Whether this model verifies draft trees: its cache can be rolled back."""
         return self.mode.support is DraftSupport.TREES
 
     @property
     def takes_chains(self) -> bool:
-        """Return whether this model verifies drafts that have no branches, and no others."""
+        """Whether this model verifies only drafts without branches."""
         return self.mode.support is DraftSupport.CHAINS
 
     @property
     def takes_drafts(self) -> bool:
-        """Return whether this model verifies drafts at all."""
+        """Whether this model verifies drafts at all."""
         return self.mode.support is not DraftSupport.STEPS
 
     @property
     def runner(self) -> ModelRunner:
-        """Plans and runs the forward passes of a model that verifies draft trees."""
+        """What plans and runs the forward passes, if the model verifies draft trees."""
         assert isinstance(self.slots, TreeSlots)
         return self.slots.runner
 
@@ -184,37 +184,41 @@ class TargetModel:
 
     @property
     def prefixes(self) -> Prefixes | None:
-        """The prefix cache; None: there is none."""
+        """The prefix cache; None if there is none."""
         return self._prefixes
 
     @property
     def reader(self) -> StateReader | None:
-        """The reader of the hidden states of the sequence that was begun last."""
+        """The reader of the hidden states of the sequence that began last."""
         return self.slots.reader
 
     @property
     def length(self) -> int:
-        """The tokens that are kept of the sequence that was begun last."""
+        """How many tokens of the sequence that began last are in its slot."""
         return self.slots.last.length
 
     @property
     def took_longer(self) -> bool:
-        """Return whether the last forward pass took longer than others of its size.
+        """Whether the last forward pass took longer than others of its size.
 
-        It was one of those before a capture, or one without drafts that read tokens again.
+        It did if it preceded a capture, or if it had no drafts and had to read tokens again.
         """
         last = self.slots.last
         return self.passes.took_longer or (isinstance(last, StateSlot) and last.read_again)
 
     @property
     def prefix_caching(self) -> Support:
-        """Return whether what is prefilled can be cached for later prompts."""
+        """Whether prefilled tokens can be cached for later prompts."""
         if not self.verifies_trees:
             return Support.no(self.mode.why)
         return prefix_caching(self.hf)
 
     def keep_prefixes(self, memory: bool) -> None:
-        """Cache prompts from now on, if that is possible; `memory`: prompts may follow."""
+        """Cache prompts from now on, if that is possible.
+
+        Args:
+            memory: Whether to keep them in memory, too, as later prompts may need them.
+        """
         if self.prefix_caching.is_supported:
             name = fingerprint(self.hf, self.origin.weights, self.mode.window)
             self._prefixes = Prefixes(name, self.device, memory)
@@ -239,10 +243,10 @@ class TargetModel:
                 `resize` makes room in other slots.
             numerics: The sizes of forward passes until the next `start`.
             token_ids: The prompt; its cached chunks are copied into the slot.
-            cache_policy: The rights of the prompt in the prefix cache; None: it is not cached.
+            cache_policy: How the prompt may use the prefix cache; None: it is not cached.
             reader: Receives the hidden states of all tokens that are prefilled or kept from now on,
                 if the model verifies draft trees.
-            slot: The number of the slot, which is also the number of sequences that stay.
+            slot: The index of the slot, which is also the number of sequences that stay.
             length: The number of tokens of the sequence now; 0: its maximum.
         """
         need = Need(capacity, numerics, token_ids, cache_policy, reader, length)
@@ -264,7 +268,7 @@ class TargetModel:
         self.slots.use_any_rows()
 
     def resize(self, count: int, capacity: int) -> None:
-        """Have room for `count` sequences of this capacity. Raises as KVCache.resize."""
+        """Make room for `count` sequences of this capacity. Raises what `KVCache.resize` does."""
         self.slots.resize(count, capacity)
 
     def close(self, number: int, last: int) -> None:
@@ -277,7 +281,7 @@ class TargetModel:
         chunk: int = PREFILL_CHUNK,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Prefill tokens in chunks, into the slot of the sequence that was begun last.
+        """Prefill tokens in chunks, into the slot of the sequence that began last.
 
         `progress` is called before each chunk with the number of tokens that are prefilled.
         """
@@ -286,40 +290,40 @@ class TargetModel:
     # --- forward passes over drafts ---
 
     def lay_out(self, roots: Sequence[Root]) -> Layout:
-        """The inputs of one forward pass over a last token and a draft tree for each sequence.
+        """Return the inputs of a forward pass over a last token and a draft tree of each sequence.
 
-        Raises ValueError for one with branches where the model does not take them.
+        Raises ValueError for a tree with branches if the model does not take such trees.
         """
         return self.slots.lay_out(roots, self.context)
 
     def rows_of(self, trees: Sequence[DraftTree]) -> int:
-        """As `TreeSlots.rows_of`."""
+        """Return the rows that each tree is padded to; 0: none. See `TreeSlots.rows_of`."""
         return self.slots.rows_of(trees)
 
     def score(self, layout: Layout) -> list[Tensor]:
-        """The logits (k + 1, vocab_size) of each sequence after its root and its k nodes.
+        """Return the logits (k + 1, vocab_size) of each sequence after its root and its k nodes.
 
-        They hold until the next forward pass.
+        They are valid until the next forward pass.
         """
         return self.slots.score(layout)
 
     def _tree_pass(self, packed: Tensor, shape: Shape, length: int) -> Outputs:
-        """A forward pass that `passes` runs or captures."""
+        """Run a forward pass; `passes` calls this, and may capture it."""
         return self.slots.run(packed, shape, length)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
-        """`lay_out` and `score` in one, of one sequence: (k + 1, vocab_size)."""
+        """Call `lay_out` and `score` for a single sequence; return (k + 1, vocab_size)."""
         return self.score(self.lay_out([(token, tree)]))[0]
 
     def truncate(self, length: int) -> None:
-        """Drop the first sequence from `length` on, or earlier, as `Slot.cut`.
+        """Drop the tokens from `length` on, or earlier ones, of the sequence that began last.
 
-        Does nothing in a model's own cache.
+        See `Slot.cut`. A model's own cache is not changed.
         """
         self.slots.last.cut(length)
 
     def keep(self, *paths: Sequence[int]) -> None:
-        """Keep, of each sequence in the last forward pass, the root and these nodes."""
+        """Keep the root and these nodes of each sequence of the last forward pass."""
         self.slots.keep(paths)
 
     def finish_device_work(self) -> None:

@@ -36,10 +36,10 @@ class DecodedSequence:
         context: The prompt, and the tries and texts to draft from.
         sampling: The settings of sampling.
         limits: The limits of the answer.
-        make_drafter: Makes its drafter if it is decoded alone. In a batch, the batch makes the
-            drafters (drafting/batch.py).
-        numerics: Whether it is decoded exactly; in a batch it is not.
-        cache_policy: The rights of its prompt in the prefix cache; None: it is not cached.
+        make_drafter: Makes the drafter if the sequence is decoded alone. Those of a batch are made
+            by its `Drafting` (drafting/batch.py).
+        numerics: Whether and how it is decoded exactly; in a batch it is not.
+        cache_policy: How its prompt may use the prefix cache; None: it is not cached.
 
     Attributes:
         log: Its tokens: the prompt, the emitted ones, the expected ones.
@@ -49,9 +49,9 @@ class DecodedSequence:
         drafter: The current drafter; None before the first and after the last step.
         needed_entries: The KV entries that are reserved for it.
         statistics: The sums over its steps.
-        steps: The steps that were not returned by `take_steps` yet.
+        steps: The steps that `take_steps` has not returned yet.
         policy: The decisions of its drafter's policy, once it has ended.
-        error: The error that it ended with, None without one.
+        error: The error that ended it; None if there was none.
 
     Raises:
         ContextOverflowError: The prompt leaves no room for a single token.
@@ -100,14 +100,14 @@ class DecodedSequence:
         self.error: NgtError | None = None
         self._model = model
         self._has_prediction = len(context.predicted) > 0
-        # Of the tokens that the last walk chose, where the limits want them.
+        # Of the tokens that the last walk chose, if the limits ask for them.
         self._probabilities: list[float] = []
 
     # --- state ---
 
     @property
     def token_ids(self) -> list[int]:
-        """The emitted tokens, an end token included."""
+        """The emitted tokens, including an end token."""
         return self.log.output
 
     @property
@@ -117,17 +117,17 @@ class DecodedSequence:
 
     @property
     def finish_reason(self) -> str:
-        """Why it has ended, as in its last step; "" before."""
+        """Why the sequence has ended, as in its last step; "" if it has not."""
         return self.output.finish_reason
 
     @property
     def has_ended(self) -> bool:
-        """Return whether no more steps come."""
+        """Whether the sequence has no further steps."""
         return self.error is not None or bool(self.finish_reason)
 
     @property
     def is_exact(self) -> bool:
-        """Return whether in any dtype the tokens do not depend on what is drafted."""
+        """Whether the tokens are independent of the drafts in every dtype."""
         return self.numerics.is_exact or not self._model.takes_drafts
 
     @property
@@ -142,7 +142,7 @@ class DecodedSequence:
 
     @property
     def context_left(self) -> int:
-        """The number of tokens that fit into the context, as the sequence is prefilled now."""
+        """The number of tokens that fit into the context before a new prefill is needed."""
         return self._model.context_left(self.log.settled)
 
     @property
@@ -165,10 +165,11 @@ class DecodedSequence:
     # --- verification: the model's token at each node ---
 
     def chosen_on_device(self, logits: Tensor, tree: DraftTree) -> Tensor | None:
-        """Return the tokens of all rows at once, as `Sampler.choices`, where that can be.
+        """Return the tokens of all rows, as `Sampler.choices` does, if they can be chosen at once.
 
-        None where tokens are drawn from those that a grammar allows. Greedy choices are made
-        without the grammar: it allows most of them, and `chooser` checks each.
+        Returns:
+            None if tokens are drawn from those that a grammar allows. Greedy choices ignore the
+            grammar: it allows most of them, and `chooser` checks each.
         """
         draws = self.sampler.settings.answer.temperature != 0.0
         if draws and self.guide is not None and self.guide.decides_alone:
@@ -176,17 +177,17 @@ class DecodedSequence:
         return self.sampler.choices(logits, tree)
 
     def chooser(self, logits: Tensor, chosen: list[int] | None) -> Choose:
-        """Return what `verify` asks for the token after a node.
+        """Return the argument `choose` of `verify`.
 
         Args:
             logits: (k + 1, vocab_size), after the root and k nodes.
-            chosen: The tokens of these rows, -1 where `Sampler.choose` has to decide; None: it
-                decides all.
+            chosen: The tokens of these rows; -1 for a row that `Sampler.choose` has to decide.
+                None: it decides all of them.
 
         Returns:
-            A function of a node and the tokens from the root to it. It has to be called for nodes
-            each of which is a child of the one before. It raises ModelError for logits that are not
-            numbers.
+            A function of a node and the tokens from the root to it. Each call must be for
+            a child of the node before. It raises ModelError for logits that are NaN
+            or all infinite.
         """
         self._probabilities = []
         stream = self.output.stream
@@ -236,7 +237,7 @@ class DecodedSequence:
     # --- emission ---
 
     def emit(self, path: Path, tree: DraftTree) -> int:
-        """Emit the tokens of a path up to an end, and add a step; later tokens are dropped.
+        """Emit the tokens of a path, up to the end of the answer, and add a step.
 
         Args:
             path: The walk.
@@ -273,7 +274,7 @@ class DecodedSequence:
         return len(tokens)
 
     def interrupt(self) -> None:
-        """End it now, unless it has ended."""
+        """End the sequence as interrupted, unless it has ended."""
         self.output.finish_reason = self.output.finish_reason or "interrupted"
 
     def take_steps(self) -> list[Step]:
@@ -288,13 +289,15 @@ def room_for_output(model: TargetModel, prompt_tokens: int) -> int:
     if not prompt_tokens:
         raise ContextOverflowError("the prompt is empty", hint="Give some text.")
     if prompt_tokens >= model.context:
-        problem = f"the prompt has {prompt_tokens} tokens, the model takes {model.context - 1}"
+        problem = (
+            f"the prompt has {prompt_tokens} tokens, the model takes at most {model.context - 1}"
+        )
         raise ContextOverflowError(problem, hint=model.context_why or "Shorten the prompt.")
     return model.context - prompt_tokens
 
 
 def _max_reasoning(limits: Limits, room: int) -> int:
-    """Return how many of the tokens for which there is room may be reasoning."""
+    """Return how many of the `room` tokens may be reasoning."""
     if limits.thinking is None:
         return 0
     for_answer = min(limits.max_tokens, room // 2) + len(limits.thinking.closing)

@@ -47,7 +47,7 @@ from ngtcli.errors import NgtError
 _NO_DRAFT = DraftTree()
 _NO_LOGITS = torch.empty(0)
 _NO_PATH = Path((), ())
-# Makes room in the KV cache for trees; returns False if memory does not suffice.
+# Makes room in the KV cache for trees; returns False if there is not enough memory.
 MakeRoom = Callable[[Sequence[DraftTree]], bool]
 
 
@@ -58,11 +58,11 @@ class _Turn:
     Attributes:
         tree: The draft within its bounds, after the expected tokens of the log.
         logits: (1 + nodes of the tree, vocab_size): after the root and after each node.
-        chosen: The token that the model chooses at the root and at each node, if the device has
-            chosen them.
+        chosen: The tokens that the model chooses after the root and after each node; None if they
+            were not chosen on the device.
         top: The likeliest token ids after the root and each node, if the drafter wants them.
         path: The walk down the tree.
-        emitted: The part of the walk to emit. It is shorter than `path` in exact decoding only.
+        emitted: The part of the walk to emit. Only in exact decoding can it be shorter than `path`.
     """
 
     sequence: DecodedSequence
@@ -83,18 +83,19 @@ def run_step(
     make_room: MakeRoom,
     wait_for_device: Callable[[], None] | None = None,
 ) -> bool:
-    """Extend sequences by one forward pass; set their new step, or their error.
+    """Extend sequences by one forward pass; add a step to each, or set its error.
 
     Args:
         model: The target model. Its slots have the sequences in this order.
         sequences: A single sequence, or a batch.
-        drafting: The drafting of their drafters.
-        make_room: Makes room for the trees of a batch. For a single sequence it returns True, as
-            `TargetModel.lay_out` makes room.
-        wait_for_device: Called at the end of each phase to time it on an asynchronous device.
+        drafting: What their drafters share.
+        make_room: Makes room for the trees of a batch. For a single sequence it returns True,
+            because `TargetModel.lay_out` makes the room.
+        wait_for_device: Called at the end of each phase, so that times are right on asynchronous
+            devices.
 
     Returns:
-        False if memory does not suffice, even without drafts. Then nothing is emitted.
+        False if there is not enough memory even without drafts. Then nothing is emitted.
     """
     watch = Stopwatch(wait_for_device)
     with watch("draft"):
@@ -121,9 +122,10 @@ def run_step(
 def _draft(
     model: TargetModel, sequences: Sequence[DecodedSequence], drafting: Drafting
 ) -> list[_Turn] | None:
-    """Let the drafters propose a tree for each sequence; return None if memory does not suffice.
+    """Let the drafters propose a tree for each sequence; return None if there is not enough memory.
 
-    Before, drafts are halved down to none, as a draft model or heads need memory, too.
+    A draft model or heads need memory, too. So before it gives up, it halves the maximum number of
+    draft nodes repeatedly, down to none.
     """
     turns: list[_Turn] = []
 
@@ -145,7 +147,7 @@ def _draft(
             return None
         drafting.max_nodes //= 2
         if model.reader is not None:
-            # It may have read a part of the hidden states only, and holds memory.
+            # The reader holds memory, and may have read only some of the hidden states.
             model.reader.reset(model.length)
     for turn in turns:
         turn.tree = turn.bounds.tree(turn.draft.tree)
@@ -159,12 +161,12 @@ def _forward(
     make_room: MakeRoom,
     watch: Stopwatch,
 ) -> bool:
-    """Compute the logits of all trees; return False if memory does not suffice.
+    """Compute the logits of all trees; return False if there is not enough memory.
 
     Before it gives up, it cuts all trees to half the nodes of the largest, repeatedly, down to
-    none. Later drafts are bounded by the same number. In exact decoding trees are not cut: the
+    none. The same bound applies to later drafts. In exact decoding trees are not cut: the
     cache, and often the number of query tokens, have the size of the largest draft anyway, so that
-    smaller trees would save no memory.
+    smaller trees would not save memory.
     """
 
     def score() -> None:
@@ -185,14 +187,14 @@ def _forward(
 
 
 def _read_logits(turns: list[_Turn], with_top: bool) -> None:
-    """Copy the chosen and the likeliest tokens to the host, of all sequences in one copy.
+    """Copy the chosen and the likeliest tokens of all sequences to the host, in one copy.
 
     Verification needs the tokens that the model chooses; if sampling allows it, the device chooses
     them for all nodes at once. Drafters learn from the likeliest token ids after each node.
 
     Args:
         turns: The turns of the step.
-        with_top: Drafters may learn from the logits; False if nothing is drafted.
+        with_top: Whether drafters may learn from the logits; False if nothing is drafted.
     """
     on_device: list[Tensor | None] = []  # two for each sequence: chosen tokens, likeliest tokens
     for turn in turns:

@@ -77,7 +77,7 @@ def fit_prompt(task: Task, overflow: str = "auto") -> Prompt:
     else:
         number = prompt
     raise ContextOverflowError(
-        f"the prompt has {number} tokens, the model takes {task.context - 1}",
+        f"the prompt has {number} tokens, the model takes at most {task.context - 1}",
         hint="Give fewer or shorter documents, use --overflow truncate to cut them,"
         " or name a model with a longer context (-m).",
     )

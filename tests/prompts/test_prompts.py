@@ -174,7 +174,9 @@ LONG_DOCUMENT = Document("long", "word " * 600_000)
 
 def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded() -> None:
     backend = Counting()
-    with pytest.raises(ContextOverflowError, match=r"more than \d+ tokens, the model takes 399"):
+    with pytest.raises(
+        ContextOverflowError, match=r"more than \d+ tokens, the model takes at most 399"
+    ):
         tokenizer = Tokenizer(backend)
         fitted(load_preset("summarize"), [LONG_DOCUMENT], "", tokenizer, context=400, answer=40)
     assert backend.letters < 200_000
