@@ -103,7 +103,7 @@ def test_included_files_and_drawings_are_told() -> None:
     found = read(rf"a \input{{one}} \include{{two}} {picture} \bibliography{{refs}}")
     assert found.text == "a\n\nStart"
     assert found.about.warnings == (
-        "files that it includes are not read: one, two, refs.bib",
+        "included files were not read: one, two, refs.bib",
         "drawings left out, except for the words in them: 1",
     )
 

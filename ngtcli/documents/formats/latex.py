@@ -1,8 +1,8 @@
-r"""LaTeX: what its printed pages say, formulas as they are written, and headings.
+r"""LaTeX: the text that is printed, formulas as they are written, and headings.
 
-The source is read once, token by token, and macros that it defines are replaced by what they stand
-for, so that the time grows with the text. (pylatexenc's parser, which reads a group again after
-each error in it, took minutes for real theses; its table of symbols is used.)
+The source is read once, token by token, and macros that it defines are expanded, so that the time
+grows linearly with the text. (pylatexenc is used only for its table of symbols: its parser reads a
+group again after each error in it, and took minutes for real theses.)
 """
 
 import re
@@ -29,7 +29,7 @@ _DIMENSION = re.compile(
     r"\s*=?\s*[-+]?(?:\d*\.?\d+\s*(?:true\s*)?(?:pt|cm|mm|in|ex|em|bp|pc|dd|cc|sp|fil+)?"
     r"|\\[A-Za-z@]+)(?:\s*(?:plus|minus)\s*[-+]?\d*\.?\d+\s*(?:pt|cm|mm|in|ex|em|fil+)?)*"
 )
-# Registers of TeX that a number or a length may follow, which is not printed.
+# Registers of TeX. The number or length that may follow one is not printed.
 _REGISTERS = frozenset(
     "vskip hskip kern hsize vsize parindent parskip baselineskip textwidth textheight topmargin"
     " oddsidemargin evensidemargin headheight headsep footskip hoffset voffset columnsep tabcolsep"
@@ -38,8 +38,8 @@ _REGISTERS = frozenset(
     " mathsurround pageno overfullrule raise lower moveleft moveright vglue hglue linewidth"
     " unitlength arraycolsep itemsep parsep topsep partopsep leftmargin labelwidth".split()
 )
-# What follows other primitives of TeX and is not printed.
-_FOLLOWED = {
+# Patterns of what follows other primitives of TeX, and is not printed.
+_PRIMITIVE_ARGUMENTS = {
     **dict.fromkeys(("hbox", "vbox", "vtop"), r"(?:to|spread)\s*[-\d.]*\s*[\\A-Za-z]+"),
     "font": r"\\[A-Za-z@]+\s*=?\s*[\w./-]+(?:\s+(?:scaled|at)\s+[\w.\\]+)?",
     "advance": r"\\?[A-Za-z@\d]+\s*(?:by)?\s*[-+]?(?:[\d.]+\s*(?:pt|cm|mm|in|ex|em)?|\\[A-Za-z@]+)",
@@ -53,34 +53,40 @@ _FOLLOWED = {
     ),
     "char": r"(?:`\\?.|\"[0-9A-F]+|\d+)",
 }
-_TESTS = {"ifx": 2, "if": 2, "ifcat": 2, "ifdefined": 1, "ifcsname": 1}  # tokens that they compare
+# How many tokens each condition compares.
+_COMPARED_TOKENS = {"ifx": 2, "if": 2, "ifcat": 2, "ifdefined": 1, "ifcsname": 1}
 _QUOTES = (("---", "—"), ("--", "–"), ("``", "“"), ("''", "”"), (",,", "„"), ("`", "‘"))
-_SINGLE = re.compile(r"‘((?:[^‘'\n]|'(?=\w)){1,200})'(?!\w)")  # words in single quotation marks
+_SINGLE_QUOTED = re.compile(r"‘((?:[^‘'\n]|'(?=\w)){1,200})'(?!\w)")
 _DIGITS = re.compile(r"[-+−–]?\d+(?:[.,]\d+)?")
 _NODE = re.compile(r"\bnode\b[^;{]*(?=\{)")
-_BODY = re.compile(r"^[^%\n]*\\begin\s*\{document\}", re.MULTILINE)
-_BOOK = re.compile(r"\\documentclass[^{]*\{[^}]*(?:book|report)")
+_BEGIN_DOCUMENT = re.compile(r"^[^%\n]*\\begin\s*\{document\}", re.MULTILINE)
+_BOOK_CLASS = re.compile(r"\\documentclass[^{]*\{[^}]*(?:book|report)")
 _INPUT_ENCODING = re.compile(rb"\\usepackage\s*\[([\w-]+)\]\s*\{inputenc\}")
 _ENCODINGS = {"ansinew": "cp1252", "applemac": "mac_roman", "latin9": "iso8859-15"}
 _LISTS = frozenset("itemize enumerate description list compactitem compactenum".split())
-_BELOW = r"\*?(?:[ \t]*\[\s*[-+]?[\d.]+\s*\\?[A-Za-z]*\s*\])?"  # after \\: a distance
-_MOST_EXPANDED = 20  # characters that macros may stand for, for each of the file; guess
-_LEAST_EXPANDED = 1_000_000  # that any file may have; guess
-_MOST_OPTIONAL = 200  # tokens of an argument in brackets, as one may not be closed; guess
-_DEEPEST = 30  # texts that are collected within one another; guess
-_LONGEST = 300  # characters of a heading: a longer one has a brace that is not closed; guess
-_ORDINALS = ("1", "a", "i", "A")  # of lists in lists
-_BRACES = {"{": 1, "}": -1}  # by how much each changes the depth of groups
+# The star and the distance that may follow \\.
+_LINE_BREAK_ARGUMENTS = r"\*?(?:[ \t]*\[\s*[-+]?[\d.]+\s*\\?[A-Za-z]*\s*\])?"
+_MAX_EXPANSION_RATIO = 20  # characters of expansions per character of the file (guess)
+_MIN_EXPANSION_LIMIT = 1_000_000  # characters of expansions that any file may have (guess)
+_MAX_OPTIONAL_TOKENS = 200  # tokens; beyond it, the bracket is taken for unclosed (guess)
+_MAX_DEPTH = 30  # of texts that are collected within others (guess)
+_MAX_HEADING = 300  # characters; a longer heading has an unclosed brace (guess)
+_ORDINALS = ("1", "a", "i", "A")  # of nested lists, from the outermost
+_BRACES = {"{": 1, "}": -1}  # the change of the group depth
 
 Finish = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class _Macro:
-    """What a macro of the file stands for; `default` is that of an optional first argument.
+    """A macro that the file defines.
 
-    `spec` has a letter for each argument, as in `latex_macros`; in \\def, `until` has what ends
-    each, and `begin` what is before the first.
+    Attributes:
+        body: Its expansion.
+        spec: A letter for each argument, as in `latex_macros`.
+        default: The default of an optional first argument.
+        until: For \\def, the text that ends each argument.
+        begin: For \\def, the text before the first argument.
     """
 
     body: str
@@ -91,10 +97,13 @@ class _Macro:
 
 
 @dataclass(slots=True)
-class _Open:
-    """A group "{" or an environment that is open; `finish` is called at its end.
+class _Scope:
+    """An open group "{" or environment.
 
-    With `collects`, what is within goes to `finish`, and not to the text.
+    Attributes:
+        name: "{", or the name of the environment.
+        finish: Called at its end.
+        collects: Whether `finish` gets its text, which then does not go to the output.
     """
 
     name: str
@@ -104,14 +113,14 @@ class _Open:
 
 @dataclass(slots=True)
 class _List:
-    """A list that is open, and the number of its last item."""
+    """An open list, and the number of its last item."""
 
     is_numbered: bool
     number: int = 0
 
 
 class _Table:
-    """The rows of a table; `ahead` are cells that the one before spans."""
+    """The rows of a table; `ahead` is the number of further columns that the current cell spans."""
 
     def __init__(self) -> None:
         self.rows: list[list[str]] = []
@@ -131,7 +140,7 @@ class _Table:
 
 
 def parse(source: Source) -> Extracted:
-    """The text of a document; files that it includes are named, not read. Raises Unreadable."""
+    """Return the text of a file. Files that it includes are named, not read. Raises Unreadable."""
     declared = _INPUT_ENCODING.search(source.data)
     encoding = declared[1].decode() if declared else ""
     text, warnings = decode_with_warnings(
@@ -141,12 +150,14 @@ def parse(source: Source) -> Extracted:
     reader.read()
     if not len(reader.writer) and reader.included:
         names = ", ".join(reader.included)[:200]
-        raise Unreadable(f"no text in it but files that it includes: {names}", "Name those files.")
+        raise Unreadable(
+            f"it has no text, but includes these files: {names}", "Read those files instead."
+        )
     return reader.writer.extracted("latex", warnings + reader.warnings())
 
 
 class _Reader:
-    """Reads a source from its begin to its end; `writer` has what is printed."""
+    """Reads a source from beginning to end; `writer` gets the printed text."""
 
     def __init__(self, source: str) -> None:
         self.writer = Writer()
@@ -154,29 +165,30 @@ class _Reader:
         self._drawings = 0
         self._has_endless_macro = False
         self._frames: list[tuple[str, int]] = [(source, 0)]
-        self._may_expand = max(_LEAST_EXPANDED, _MOST_EXPANDED * len(source))
+        self._expansion_left = max(_MIN_EXPANSION_LIMIT, _MAX_EXPANSION_RATIO * len(source))
         self._macros: dict[str, _Macro] = {}
         self._environments: dict[str, tuple[_Macro, str]] = {}
         self._theorems: dict[str, str] = {}
         self._conditions: dict[str, bool] = {}
-        self._open: list[_Open] = []
+        self._open: list[_Scope] = []
         self._counts: dict[str, int] = {}  # of open groups and environments, by name
-        self._outs: list[list[str]] = [[]]  # the block, and what is collected within it
+        # The pieces of the current block, and of the texts that are collected within it.
+        self._outputs: list[list[str]] = [[]]
         self._tables: list[_Table] = []
         self._lists: list[_List] = []
-        self._item = ""  # the mark of the item whose text comes next
-        self._item_depth = 0  # of lists, where that item stands
-        self._in_preamble = _BODY.search(source) is not None
-        self._is_book = _BOOK.search(source) is not None
+        self._item = ""  # the mark of a list item whose text has not begun
+        self._item_depth = 0  # how many lists that item is in
+        self._in_preamble = _BEGIN_DOCUMENT.search(source) is not None
+        self._is_book = _BOOK_CLASS.search(source) is not None
         self._done = False
         self._symbols = macros.symbols()
 
     def warnings(self) -> tuple[str, ...]:
-        """What was left out."""
+        """Return warnings of what was left out."""
         warnings = []
         if self.included:
             names = ", ".join(self.included)[:200]
-            warnings.append(f"files that it includes are not read: {names}")
+            warnings.append(f"included files were not read: {names}")
         if self._drawings:
             warnings.append(f"drawings left out, except for the words in them: {self._drawings}")
         if self._has_endless_macro:
@@ -184,9 +196,9 @@ class _Reader:
         return tuple(warnings)
 
     def read(self) -> None:
-        """Read all of the source."""
+        """Read the whole source."""
         while not self._done and (token := self._next()):
-            self._take(token)
+            self._read_construct(token)
         while self._open:
             self._close()
         self._flush()
@@ -194,7 +206,7 @@ class _Reader:
     # Tokens.
 
     def _next(self) -> str:
-        """The next token, comments left out; "" at the end."""
+        """Return the next token that is not a comment; "" at the end."""
         while self._frames:
             text, at = self._frames[-1]
             if at >= len(text):
@@ -208,22 +220,22 @@ class _Reader:
         return ""
 
     def _push(self, text: str) -> None:
-        """Have `text` read next."""
+        """Read `text` next, before the rest of the source."""
         if text:
             while self._frames and self._frames[-1][1] >= len(self._frames[-1][0]):
-                self._frames.pop()  # so that a macro that ends in itself takes no memory
+                self._frames.pop()  # so that tail recursion of a macro takes no memory
             self._frames.append((text, 0))
 
-    def _expand(self, text: str) -> None:
-        """Have what a macro stands for read next, unless it is too much."""
-        self._may_expand -= len(text) + 1
-        if self._may_expand < 0:
+    def _push_expansion(self, text: str) -> None:
+        """Read the expansion of a macro next, unless all expansions together are too long."""
+        self._expansion_left -= len(text) + 1
+        if self._expansion_left < 0:
             self._has_endless_macro = True
         else:
             self._push(text)
 
     def _peek(self) -> str:
-        """The next token that is not white space, which stays ahead except for the space."""
+        """Skip white space and return the next token without reading it."""
         while token := self._next():
             if not token.isspace():
                 token = token.lstrip()
@@ -234,8 +246,8 @@ class _Reader:
                 return token
         return ""
 
-    def _balanced(self) -> str:
-        """The source up to the brace that closes here, which is taken."""
+    def _rest_of_group(self) -> str:
+        """Read the rest of a group and its closing brace; return the source without the brace."""
         parts = list[str]()
         depth = 0
         while token := self._next():
@@ -246,26 +258,26 @@ class _Reader:
         return "".join(parts)
 
     def _is_blank_ahead(self) -> bool:
-        """Whether white space comes next, except for the end of a paragraph."""
+        """Return whether white space comes next that does not end a paragraph."""
         token = self._next()
         self._push(token)
         return token[:1].isspace() and token.count("\n") < 2
 
     def _required(self) -> str:
-        """The source of a required argument: a group, or one token."""
+        """Read a required argument, a group or one token; return its source."""
         token = self._peek()
         if not token or token == "}" or token.count("\n") > 1:
             return ""
         self._next()
         if token == "{":
-            return self._balanced()
+            return self._rest_of_group()
         if token[0] not in "\\{}[]$&~#":
             self._push(token[1:])
             return token[0]
         return token.strip() if len(token) > 2 else token
 
     def _optional(self) -> str | None:
-        """The source of an argument in brackets; None where there is none, or it is not closed."""
+        """Read an argument in brackets; return its source, or None if there is none or no "]"."""
         is_blank_ahead = self._is_blank_ahead()
         if self._peek() != "[":
             if is_blank_ahead:
@@ -274,7 +286,7 @@ class _Reader:
         self._next()
         parts = list[str]()
         depth = 0
-        while (token := self._next()) and len(parts) < _MOST_OPTIONAL:
+        while (token := self._next()) and len(parts) < _MAX_OPTIONAL_TOKENS:
             if depth == 0 and token == "]":
                 return "".join(parts)
             depth += _BRACES.get(token, 0)
@@ -285,7 +297,7 @@ class _Reader:
         return None
 
     def _skip(self, spec: str) -> list[str]:
-        """Read arguments of these kinds; the required ones."""
+        """Read arguments of these kinds; return the sources of the required ones."""
         required = []
         for kind in spec:
             if kind == "{":
@@ -293,13 +305,13 @@ class _Reader:
             elif kind == "[":
                 self._optional()
             elif kind == "*":
-                self._matched(r"\*")
+                self._match(r"\*")
             elif kind == "(":
-                self._matched(r"\([^()\n]*\)")
+                self._match(r"\([^()\n]*\)")
         return required
 
-    def _matched(self, pattern: str) -> str:
-        """What comes next in this frame if it is of the pattern, which is taken; else ""."""
+    def _match(self, pattern: str) -> str:
+        """Read and return what comes next in this frame if it matches a pattern; else return ""."""
         while self._frames and self._frames[-1][1] >= len(self._frames[-1][0]):
             self._frames.pop()
         if not self._frames:
@@ -312,7 +324,7 @@ class _Reader:
         return match[0]
 
     def _raw_group(self) -> str:
-        """The characters of a group in which "%" begins no comment, as in an address."""
+        """Read a group in which "%" is an ordinary character, such as a URL; return its text."""
         if self._peek() != "{":
             return self._required()
         self._next()
@@ -326,21 +338,25 @@ class _Reader:
     # What is printed.
 
     def _put(self, text: str) -> None:
-        if not self._in_preamble or len(self._outs) > 1:
-            self._outs[-1].append(text)
+        if not self._in_preamble or len(self._outputs) > 1:
+            self._outputs[-1].append(text)
 
-    def _collected(self) -> str:
-        """The innermost text that is being collected, its white space squeezed."""
-        text = _SPACE.sub(" ", "".join(self._outs.pop()))
-        return _SINGLE.sub(r"‘\1’", _AROUND_BREAK.sub("\n", text)).replace("\u00a0", " ").strip()
+    def _pop_output(self) -> str:
+        """Remove the innermost output; return its text with white space normalized."""
+        text = _SPACE.sub(" ", "".join(self._outputs.pop()))
+        return (
+            _SINGLE_QUOTED.sub(r"‘\1’", _AROUND_BREAK.sub("\n", text))
+            .replace("\u00a0", " ")
+            .strip()
+        )
 
     def _flush(self) -> None:
-        """End the block; in what is collected, a space."""
-        if len(self._outs) > 1:
+        """End the block; within collected text, put a space instead."""
+        if len(self._outputs) > 1:
             self._put(" ")
             return
-        block = self._collected()
-        self._outs.append([])
+        block = self._pop_output()
+        self._outputs.append([])
         if self._item and block:
             self.writer.add(f"{self._item} {block}", "li")
             self._item = ""
@@ -348,8 +364,8 @@ class _Reader:
             self.writer.add(block)
 
     def _block(self, text: str) -> None:
-        """A block by itself, as it is; in what is collected, its words."""
-        if len(self._outs) > 1:
+        """Write a block of its own, unchanged; within collected text, put its words instead."""
+        if len(self._outputs) > 1:
             self._put(f" {text} ")
         elif not self._in_preamble:
             self._flush()
@@ -357,14 +373,14 @@ class _Reader:
             self._item = ""
 
     def _heading(self, text: str) -> None:
-        """A heading, wherever it stands; none in the preamble, where it is defined."""
-        if len(self._outs) > 1:
+        """Write a heading; within collected text put its words, in the preamble nothing."""
+        if len(self._outputs) > 1:
             self._put(f" {text} ")
             return
         if self._in_preamble:
             return
         self._flush()
-        if len(text) <= _LONGEST:
+        if len(text) <= _MAX_HEADING:
             self.writer.heading(text)
         else:
             self.writer.add(text)
@@ -372,41 +388,41 @@ class _Reader:
     # Groups and environments.
 
     def _begin(self, name: str, finish: Finish | None = None, collects: bool = False) -> None:
-        if collects and len(self._outs) > _DEEPEST:  # it is shown where it stands
+        if collects and len(self._outputs) > _MAX_DEPTH:  # its text is shown in place
             finish = None
             collects = False
-        self._open.append(_Open(name, finish, collects))
+        self._open.append(_Scope(name, finish, collects))
         self._counts[name] = self._counts.get(name, 0) + 1
         if collects:
-            self._outs.append([])
+            self._outputs.append([])
 
     def _close(self) -> None:
         last = self._open.pop()
         self._counts[last.name] -= 1
-        text = self._collected() if last.collects else ""
+        text = self._pop_output() if last.collects else ""
         if last.finish:
             last.finish(text)
 
     def _end(self, name: str) -> None:
-        """Close what is open up to `name`, if it is."""
+        """Close `name` and everything that is open within it, if it is open."""
         if self._counts.get(name, 0):
             while self._open[-1].name != name:
                 self._close()
             self._close()
 
     def _with_next(self, finish: Finish, collects: bool = True) -> None:
-        """Call `finish` with the text of the next argument, or, where it is shown, at its end."""
+        """Call `finish` at the end of the next argument; if `collects`, with its text."""
         if self._peek() == "{":
             self._next()
         else:
             self._push(self._required() + "}")
         self._begin("{", finish, collects)
 
-    def _take(self, token: str) -> None:
-        """Read what begins with this token."""
+    def _read_construct(self, token: str) -> None:
+        """Read the construct that begins with this token."""
         first = token[0]
         if first == "\\":
-            self._control(token)
+            self._read_macro(token)
         elif token == "{":
             self._begin("{")
         elif token == "}":
@@ -430,11 +446,11 @@ class _Reader:
                 token = token.replace(source, sign)
             self._put(token)
 
-    def _control(self, token: str) -> None:
+    def _read_macro(self, token: str) -> None:
         """Read a macro."""
         name = token[1:].strip() or token[1:2]
         if name in self._macros:
-            self._use(self._macros[name])
+            self._expand_macro(self._macros[name])
         elif name == "begin":
             self._begin_environment(self._required().strip())
         elif name == "end":
@@ -466,18 +482,18 @@ class _Reader:
         elif name in macros.LEADING_ARGUMENTS:
             self._skip(macros.LEADING_ARGUMENTS[name])
         elif name in _REGISTERS:
-            self._matched(_DIMENSION.pattern)
-        elif name in _FOLLOWED:
-            self._matched(_FOLLOWED[name])
+            self._match(_DIMENSION.pattern)
+        elif name in _PRIMITIVE_ARGUMENTS:
+            self._match(_PRIMITIVE_ARGUMENTS[name])
         elif name in self._symbols:
             self._put_symbol(name, self._symbols[name])
         elif "@" in name:
             pass  # an internal macro
         else:
             # The argument of an unknown macro is shown.
-            is_optional_passed = self._matched(r"\[[^\[\]{}\n]*\](?=\{)")
+            is_optional_passed = self._match(r"\[[^\[\]{}\n]*\](?=\{)")
             if not is_optional_passed:
-                self._matched(r"\*(?=\{)")
+                self._match(r"\*(?=\{)")
 
     def _put_symbol(self, name: str, shown: str) -> None:
         if shown == "\n\n":
@@ -486,34 +502,34 @@ class _Reader:
             self._end_row()
         elif shown == "\v":
             if name == "\\":
-                self._matched(_BELOW)
+                self._match(_LINE_BREAK_ARGUMENTS)
             self._put("\v")
         else:
             self._put(shown)
 
     def _include(self, name: str) -> None:
-        """A file that is read in its place, which is done by LaTeX alone."""
+        """Note a file that LaTeX would read here; it is not read."""
         self._skip("[")
         if self._peek() == "{":
             file = " ".join(self._required().split())
         else:
-            file = self._matched(r"[\w./-]+").strip()
+            file = self._match(r"[\w./-]+").strip()
         if file and (not self._in_preamble or "bib" in name):
             self.included[macros.INCLUDED_FILES[name].format(file)] = None
 
     # Macros of the file.
 
-    def _use(self, macro: _Macro) -> None:
-        """Replace a macro by what it stands for."""
+    def _expand_macro(self, macro: _Macro) -> None:
+        """Read the arguments of a macro and expand it."""
         arguments = []
         if macro.begin:
-            self._matched(re.escape(macro.begin))
+            self._match(re.escape(macro.begin))
         for i, kind in enumerate(macro.spec):
             if kind == "[":
                 optional = self._optional()
                 arguments.append(macro.default if optional is None else optional)
             elif kind == "*":
-                arguments.append(self._matched(r"\*").strip())
+                arguments.append(self._match(r"\*").strip())
             elif i < len(macro.until) and macro.until[i]:
                 arguments.append(self._until(macro.until[i]))
             else:
@@ -524,13 +540,13 @@ class _Reader:
             return arguments[index] if index < len(arguments) else ""
 
         body = _ARGUMENT.sub(argument, macro.body) if arguments else macro.body
-        if self._may_expand > 0 and len(body) > self._may_expand:
+        if self._expansion_left > 0 and len(body) > self._expansion_left:
             body = ""
             self._has_endless_macro = True
-        self._expand(body)
+        self._push_expansion(body)
 
     def _until(self, mark: str) -> str:
-        """The source up to `mark`, which is taken; up to the end of the paragraph without it."""
+        """Read the source up to and with `mark`; if the paragraph lacks it, a required argument."""
         text, at = self._frames[-1] if self._frames else ("", 0)
         end = text.find(mark, at)
         if end < 0 or "\n\n" in text[at:end]:
@@ -539,7 +555,7 @@ class _Reader:
         return text[at:end]
 
     def _define(self, name: str) -> None:
-        r"""\newcommand and its kind."""
+        r"""Define a macro by \newcommand or its variants."""
         self._skip("*")
         macro = self._required().strip().lstrip("\\").strip()
         spec, default = self._declared_arguments()
@@ -549,11 +565,11 @@ class _Reader:
             self._macros[macro] = _Macro(body, spec, default)
 
     def _declared_arguments(self) -> tuple[str, str]:
-        r"""Read how many arguments \newcommand or \newenvironment declares, and a default.
+        r"""Read how many arguments \newcommand or \newenvironment declares, and the default.
 
         Returns:
-            The `spec` and the `default` of a `_Macro`. LaTeX allows nine arguments at most: a
-            number of more digits counts as none.
+            The `spec` and the `default` of a `_Macro`. LaTeX allows at most nine
+            arguments, so a number of several digits counts as 0.
         """
         number = (self._optional() or "").strip()
         default = self._optional()
@@ -563,7 +579,7 @@ class _Reader:
         return "[" + "{" * (count - 1), default
 
     def _define_document_command(self, _: str) -> None:
-        r"""\NewDocumentCommand: letters of xparse as arguments; other letters count as required."""
+        r"""Define a macro by \NewDocumentCommand or its variants; skip unknown argument types."""
         macro = self._required().strip().lstrip("\\").strip()
         letters = self._required()
         body = self._required()
@@ -576,14 +592,14 @@ class _Reader:
             self._macros[macro] = _Macro(body, spec, default)
 
     def _define_plain(self, name: str) -> None:
-        r"""\def and its kind, with the text between the parameters."""
+        r"""Define a macro by \def or its variants, with the text between its parameters."""
         macro = self._next()
         if not macro.startswith("\\"):
             return
         parts = list[str]()
         while (token := self._next()) and token != "{":
             parts.append(token)
-        body = self._balanced()
+        body = self._rest_of_group()
         pieces = re.split(r"#([1-9])", "".join(parts))
         until = tuple(piece.strip(" ") for piece in pieces[2::2])
         macro = macro[1:].strip()
@@ -592,7 +608,7 @@ class _Reader:
 
     def _let(self, _: str) -> None:
         new = self._next()[1:].strip()
-        self._matched("=")
+        self._match("=")
         old = self._next()
         name = old[1:].strip()
         if not new or new in _PROTECTED:
@@ -629,22 +645,22 @@ class _Reader:
         self._conditions[name] = bool(self._required())
 
     def _condition(self, name: str) -> None:
-        r"""\if…: of the branches the one that holds, as far as is known; else the first."""
+        r"""Read the condition of \if…; skip its first branch if it is known to be false."""
         holds = True
         if name == "iffalse":
             holds = False
         elif name[2:] in self._conditions:
             holds = self._conditions[name[2:]]
-        elif name in _TESTS:
-            compared = [self._next() for _ in range(_TESTS[name])]
+        elif name in _COMPARED_TOKENS:
+            compared = [self._next() for _ in range(_COMPARED_TOKENS[name])]
             holds = len({token.strip() for token in compared}) == 1
         elif name in ("ifnum", "ifdim", "ifcase"):
-            self._matched(r"[-\w.\\@]*\s*[<=>]?\s*[-\w.\\@]*")
+            self._match(r"[-\w.\\@]*\s*[<=>]?\s*[-\w.\\@]*")
         if not holds:
             self._skip_branch()
 
     def _skip_branch(self) -> None:
-        r"""Pass over the source up to the \else or \fi of this condition."""
+        r"""Skip the source up to the \else or \fi of this condition."""
         depth = 0
         while token := self._next():
             name = token[1:].strip() if token[0] == "\\" else ""
@@ -655,16 +671,16 @@ class _Reader:
             elif name == "fi" or (name == "else" and not depth):
                 return
 
-    # What has a form of its own.
+    # Macros that are shown in a special way.
 
-    def _noted(self, _: str) -> None:
-        """A footnote and its kind, in brackets."""
+    def _footnote(self, _: str) -> None:
+        """Put a footnote or the like in brackets."""
         self._skip("*[")
         self._put("[")
         self._with_next(lambda _: self._put("]"), collects=False)
 
-    def _titled(self, name: str) -> None:
-        """A title, which is in the preamble, too."""
+    def _title(self, name: str) -> None:
+        """Write a title, author or date, even from the preamble."""
         self._skip("*[")
 
         def finish(text: str) -> None:
@@ -672,7 +688,7 @@ class _Reader:
             self._in_preamble = False
             if name in ("title", "chapter"):
                 self._heading(text)
-            elif len(self._outs) > 1:
+            elif len(self._outputs) > 1:
                 self._put(text)
             else:
                 self._flush()
@@ -682,16 +698,16 @@ class _Reader:
         self._with_next(finish)
 
     def _line(self, _: str) -> None:
-        """A line by itself."""
+        """Write a line of its own."""
         self._flush()
         self._with_next(self._end_block, collects=False)
 
-    def _captioned(self, name: str) -> None:
+    def _caption(self, name: str) -> None:
         self._skip("{*[" if name == "captionof" else "*[")
         self._with_next(self._block)
 
     def _cite(self) -> None:
-        """A citation: its keys, and what is said around them, in brackets."""
+        """Put the keys of a citation in brackets, with the notes before and after them."""
         self._skip("*")
         before = self._optional()
         after = self._optional()
@@ -700,12 +716,12 @@ class _Reader:
         keys = ", ".join(key.strip() for key in self._required().split(","))
         citation = " ".join(filter(None, [(before or "").strip(), keys]))
         parts = filter(None, [citation, (after or "").strip()])
-        self._expand("{[}" + ", ".join(parts) + "{]}")
+        self._push_expansion("{[}" + ", ".join(parts) + "{]}")
 
-    def _spelled(self, _: str) -> None:
-        r"""\verb and its kind: what is between two equal characters, as it is."""
-        self._matched(r"\*")
-        self._matched(r"\[[^\]\n]*\]")
+    def _verb(self, _: str) -> None:
+        r"""Put the text of \verb or its variants, between two equal characters, unchanged."""
+        self._match(r"\*")
+        self._match(r"\[[^\]\n]*\]")
         text, at = self._frames[-1] if self._frames else ("", 0)
         if at >= len(text):
             return
@@ -716,18 +732,18 @@ class _Reader:
         self._frames[-1] = text, end + 1
         self._put(text[at + 1 : end].replace(" ", "\u00a0"))
 
-    def _minted(self, name: str) -> None:
+    def _mintinline(self, name: str) -> None:
         self._skip("[{")
-        self._spelled(name)
+        self._verb(name)
 
-    def _address(self, name: str) -> None:
+    def _url(self, name: str) -> None:
         address = self._raw_group()
         if name != "href":
             self._put(address)
 
-    def _raised(self, _: str) -> None:
-        """A superscript: a number upon a number is an exponent."""
-        before = "".join(self._outs[-1][-3:])[-1:]
+    def _superscript(self, _: str) -> None:
+        """Put a superscript; a number after a letter or a digit is an exponent."""
+        before = "".join(self._outputs[-1][-3:])[-1:]
 
         def finish(text: str) -> None:
             is_power = before.isalnum() and _DIGITS.fullmatch(text)
@@ -736,7 +752,7 @@ class _Reader:
         self._with_next(finish)
 
     def _quantity(self, name: str) -> None:
-        """Numbers and units of siunitx."""
+        """Put a number, a unit or a quantity of siunitx."""
         self._skip("[")
         if name in ("si", "unit"):
             text = ""
@@ -754,23 +770,23 @@ class _Reader:
             text += " " + macros.unit_text(self._required())
         self._put(text.strip())
 
-    def _quoted(self, _: str) -> None:
+    def _quotation(self, _: str) -> None:
         self._skip("*")
         self._put("“")
         self._with_next(lambda _: self._put("”"), collects=False)
 
-    def _formula(self, _: str) -> None:
-        self._expand("$" + self._required() + "$")
+    def _ensuremath(self, _: str) -> None:
+        self._push_expansion("$" + self._required() + "$")
 
     def _bib_item(self, _: str) -> None:
-        """An entry of a bibliography, by the key that citations have, too."""
+        """Begin an entry of a bibliography with its key, which citations show, too."""
         self._optional()
         key = self._required()
         self._flush()
         self._push("{[}" + key + "{]} ")
 
     def _list_item(self, _: str) -> None:
-        """An item; where it begins another list, with the mark of both."""
+        """Begin a list item. If an outer item begins with this list, put both marks on one line."""
         self._flush()
         if not self._lists:
             return
@@ -779,7 +795,7 @@ class _Reader:
         open_list = self._lists[-1]
         if label is not None:
             self._begin("{", lambda text: self._set_item(f"{outer} {text}"), collects=True)
-            self._expand(label + "}")
+            self._push_expansion(label + "}")
         elif open_list.is_numbered:
             open_list.number += 1
             depth = sum(level.is_numbered for level in self._lists)
@@ -793,7 +809,7 @@ class _Reader:
         self._item_depth = len(self._lists)
 
     def _end_mark(self) -> str:
-        """The mark of an item without text, if a list is open within it; else it is printed."""
+        """End an item without text: return its mark if a list is open within it, else write it."""
         mark = self._item
         self._item = ""
         if self._item_depth < len(self._lists):
@@ -802,30 +818,30 @@ class _Reader:
             self.writer.add(mark, "li")
         return ""
 
-    def _columns(self, _: str) -> None:
-        """A cell that spans several columns."""
+    def _multicolumn(self, _: str) -> None:
+        """Read how many columns a cell spans."""
         count = self._required().strip()
         self._required()
         if self._tables and count.isdecimal() and 1 < int(count[:3]) <= 99:
             self._tables[-1].ahead = int(count[:3]) - 1
 
-    def _chosen(self, _: str) -> None:
-        r"""\ifthenelse: the first branch."""
+    def _ifthenelse(self, _: str) -> None:
+        r"""Read the first branch of \ifthenelse."""
         self._required()
         first = self._required()
         self._required()
-        self._expand(first)
+        self._push_expansion(first)
 
     def _first_of_two(self, _: str) -> None:
         first = self._required()
         self._required()
-        self._expand(first)
+        self._push_expansion(first)
 
-    def _written(self, _: str) -> None:
-        self._matched(r"\d+")
+    def _write(self, _: str) -> None:
+        self._match(r"\d+")
         self._required()
 
-    def _ended(self, _: str) -> None:
+    def _bye(self, _: str) -> None:
         self._done = True
 
     # Environments.
@@ -835,13 +851,13 @@ class _Reader:
         if name in self._environments:
             macro, end = self._environments[name]
             self._begin(name, None)
-            self._use(macro)
+            self._expand_macro(macro)
             return
         if name == "document":
-            while self._open:  # what the preamble has left open
+            while self._open:  # which the preamble left open
                 self._close()
             self._in_preamble = False
-            self._outs = [[]]
+            self._outputs = [[]]
             self._begin(name)
         elif name in macros.HIDDEN_ENVIRONMENTS:
             self._raw_until(name)
@@ -863,7 +879,7 @@ class _Reader:
             self._begin_other(name)
 
     def _begin_other(self, name: str) -> None:
-        """An environment that is a block, or has some."""
+        """Begin an environment that is a block or consists of blocks."""
         self._flush()
         plain = name.rstrip("*")
         finish = self._end_block
@@ -875,7 +891,7 @@ class _Reader:
         elif plain == "abstract":
             self._heading("Abstract")
         elif plain == "frame":
-            self._matched(r"(?:<[^>\n]*>|\[[^\]\n]*\])+")
+            self._match(r"(?:<[^>\n]*>|\[[^\]\n]*\])+")
             self._begin(name, finish)
             if self._peek() == "{":
                 self._with_next(self._heading)
@@ -887,7 +903,7 @@ class _Reader:
                 title = f"{title} ({note})"
             self._push(f"{title}. ")
         else:
-            self._matched(r"\[[^\[\]\n]*\]")
+            self._match(r"\[[^\[\]\n]*\]")
         self._begin(name, finish)
 
     def _end_block(self, _: str) -> None:
@@ -910,11 +926,11 @@ class _Reader:
         else:
             self._end(name)
 
-    def _end_own(self, _: str) -> None:
+    def _end_user_environment(self, _: str) -> None:
         self._end(self._required())
 
     def _raw_until(self, name: str) -> str:
-        """The source up to the end of this environment, as it is; all of it without one."""
+        """Read and return the raw source up to the end of this environment, or of the frame."""
         text, at = self._frames[-1] if self._frames else ("", 0)
         mark = f"\\end{{{name}}}"
         end = text.find(mark, at)
@@ -924,13 +940,13 @@ class _Reader:
 
     def _verbatim(self, name: str, plain: str) -> None:
         for kind in macros.VERBATIM_ARGUMENTS[plain]:
-            self._matched(r"\[[^\]]*\]" if kind == "[" else r"\{[^}]*\}")
+            self._match(r"\[[^\]]*\]" if kind == "[" else r"\{[^}]*\}")
         block = self._raw_until(name)
         if not self._in_preamble:
             self._block(block.strip("\n").rstrip())
 
     def _drawing(self, name: str) -> None:
-        """A drawing: the words of its nodes."""
+        """Write the text of the nodes of a drawing."""
         if not self._in_preamble:
             self._drawings += 1
         source = self._raw_until(name)
@@ -939,15 +955,15 @@ class _Reader:
         self._block("\n".join(words))
 
     def _words_of(self, source: str) -> str:
-        """What a piece of the source prints, on one line."""
+        """Return the printed text of a piece of the source, on one line."""
         reader = _Reader(source)
         reader._macros = self._macros
-        reader._may_expand = min(self._may_expand, _LEAST_EXPANDED // 100)
+        reader._expansion_left = min(self._expansion_left, _MIN_EXPANSION_LIMIT // 100)
         reader.read()
         return " ".join(reader.writer.text().split())
 
     def _math(self, begin: str, end: str) -> None:
-        """A formula as it is written, with the file's own macros replaced."""
+        """Put a formula as it is written, with the file's own macros expanded."""
         begin = begin.strip()
         parts = [begin]
         depth = 0
@@ -955,7 +971,7 @@ class _Reader:
         while token := self._next():
             plain = token.strip() if token[0] == "\\" else token
             if token.count("\n") > 1 and token.isspace() and not is_environment:
-                self._push(token)  # it is not closed
+                self._push(token)  # the formula is not closed
                 break
             if plain == "\\end" and is_environment:
                 name = self._required()
@@ -969,12 +985,12 @@ class _Reader:
             name = plain[1:] if plain[0] == "\\" else ""
             if name in self._macros:
                 macro = self._macros[name]
-                self._use(replace(macro, body=f"{macro.body} "))
+                self._expand_macro(replace(macro, body=f"{macro.body} "))
                 continue
             depth += _BRACES.get(token, 0)
             parts.append(token)
         formula = "".join(parts).strip()
-        if self._in_preamble and len(self._outs) == 1:
+        if self._in_preamble and len(self._outputs) == 1:
             return
         if begin in ("$", "\\("):
             self._put(_SPACE.sub(" ", formula))
@@ -982,21 +998,21 @@ class _Reader:
             self._block(re.sub(r"\n\s*\n\s*", "\n", formula))
 
     def _begin_table(self, name: str) -> None:
-        if len(self._outs) == 1:
+        if len(self._outputs) == 1:
             self._flush()
-        if len(self._outs) > _DEEPEST:
+        if len(self._outputs) > _MAX_DEPTH:
             self._begin(name)
             return
         table = _Table()
         self._tables.append(table)
         self._begin(name, self._end_table)
-        self._outs.append(table.out)
+        self._outputs.append(table.out)
 
     def _end_table(self, _: str) -> None:
         self._end_row()
         table = self._tables.pop()
-        self._outs.pop()
-        if len(self._outs) > 1:  # within a cell
+        self._outputs.pop()
+        if len(self._outputs) > 1:  # within a cell
             self._put(" ".join(filter(None, map(row_of, table.rows))))
         elif not self._in_preamble:
             self.writer.table(table.rows)
@@ -1009,13 +1025,13 @@ class _Reader:
         table.cell(text)
 
     def _end_row(self) -> None:
-        self._matched(_BELOW)
+        self._match(_LINE_BREAK_ARGUMENTS)
         self._end_cell()
         self._tables[-1].end_row()
 
 
 def _group(text: str, at: int) -> str:
-    """What stands from `at` on up to the brace that closes there; all where none does.
+    """Return the text from `at` to the closing brace of the group, or to the end without one.
 
     >>> _group("{a{b}c} d", 1)
     'a{b}c'
@@ -1029,7 +1045,7 @@ def _group(text: str, at: int) -> str:
 
 
 def _ordinal(number: int, form: str) -> str:
-    """The number of an item of a list, as LaTeX counts at that depth.
+    """Return the number of a list item in the form that LaTeX uses at its depth.
 
     >>> _ordinal(4, "1"), _ordinal(2, "a"), _ordinal(4, "i"), _ordinal(3, "A")
     ('4', 'b', 'iv', 'C')
@@ -1043,7 +1059,7 @@ def _ordinal(number: int, form: str) -> str:
 
 
 def _number(source: str) -> str:
-    """A number of siunitx as it is printed.
+    """Return a number of siunitx as it is printed.
 
     >>> _number("1e6"), _number("3.5"), _number("2x3"), _number("1.2(3)")
     ('1 × 10^6', '3.5', '2 × 3', '1.2(3)')
@@ -1074,35 +1090,35 @@ _DEFINING: dict[str, Callable[[_Reader, str], None]] = {
     "newtheorem": _Reader._define_theorem,
     "newif": _Reader._define_condition,
     "ngt@set": _Reader._set_condition,
-    "ngt@end": _Reader._end_own,
+    "ngt@end": _Reader._end_user_environment,
 }
 _PRINTING: dict[str, Callable[[_Reader, str], None]] = {
     **dict.fromkeys(
-        ("footnote", "footnotetext", "thanks", "foot", "marginpar", "todo"), _Reader._noted
+        ("footnote", "footnotetext", "thanks", "foot", "marginpar", "todo"), _Reader._footnote
     ),
     **dict.fromkeys(
-        ("title", "author", "date", "subtitle", "affiliation", "institute"), _Reader._titled
+        ("title", "author", "date", "subtitle", "affiliation", "institute"), _Reader._title
     ),
-    **dict.fromkeys(("caption", "captionof", "subcaption"), _Reader._captioned),
-    **dict.fromkeys(("verb", "lstinline", "Verb", "spverb"), _Reader._spelled),
-    "mintinline": _Reader._minted,
-    **dict.fromkeys(("url", "href", "path", "nolinkurl"), _Reader._address),
-    **dict.fromkeys(("textsuperscript", "inst", "up"), _Reader._raised),
+    **dict.fromkeys(("caption", "captionof", "subcaption"), _Reader._caption),
+    **dict.fromkeys(("verb", "lstinline", "Verb", "spverb"), _Reader._verb),
+    "mintinline": _Reader._mintinline,
+    **dict.fromkeys(("url", "href", "path", "nolinkurl"), _Reader._url),
+    **dict.fromkeys(("textsuperscript", "inst", "up"), _Reader._superscript),
     **dict.fromkeys(
         "SI si num ang qty unit SIrange qtyrange numrange numlist".split(), _Reader._quantity
     ),
-    **dict.fromkeys(("enquote", "textquote"), _Reader._quoted),
-    "ensuremath": _Reader._formula,
+    **dict.fromkeys(("enquote", "textquote"), _Reader._quotation),
+    "ensuremath": _Reader._ensuremath,
     "bibitem": _Reader._bib_item,
     "item": _Reader._list_item,
-    "multicolumn": _Reader._columns,
-    "ifthenelse": _Reader._chosen,
+    "multicolumn": _Reader._multicolumn,
+    "ifthenelse": _Reader._ifthenelse,
     "texorpdfstring": _Reader._first_of_two,
-    "write": _Reader._written,
+    "write": _Reader._write,
     **dict.fromkeys(("centerline", "leftline", "rightline"), _Reader._line),
-    "bye": _Reader._ended,
+    "bye": _Reader._bye,
 }
-# What a file may define anew, and that is still read as here.
+# Macros that are read as above even if the file redefines them.
 _PROTECTED = frozenset(
     [*_DEFINING, *_PRINTING, *macros.HEADINGS, *macros.CITATIONS, "begin", "end", "\\", "par"]
 )
