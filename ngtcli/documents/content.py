@@ -1,6 +1,6 @@
-"""The text of a document with its format, pages, headings and warnings, and a writer of it.
+"""The text of a document with its format, pages, headings and warnings, and its writer.
 
-Offsets count characters of the text.
+Offsets are in characters of the text.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 BETWEEN_CELLS = " | "  # separates the cells of a table's row
 Cell = str | Iterable[str]  # a cell of a table: one line, or several
-# Markdown is read line by line, with a comment over several lines as one; then the kinds of lines.
+# A line of Markdown, or a comment of several lines; below are patterns for the kinds of lines.
 _MARKDOWN = re.compile(r"<!--.{0,20000}?-->[^\n]*\n?|[^\n]*\n|[^\n]+", re.DOTALL)
 _METADATA = re.compile(r"---[ \t]*\n(?:[^\n]*\n){0,200}?(?:---|\.\.\.)[ \t]*(?:\n|$)")
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(\S.*)$")
@@ -21,12 +21,12 @@ _IN_LIST = re.compile(r"[ \t]*(?:[-*+>]|\d{1,9}[.)])(?:[ \t]|$)|<")
 MAX_OCR_PAGES = 1000  # pages of one file that OCR reads (guess)
 INSTALL = "Install it: pip install 'ngtcli[{}]'"  # hint if a package of an extra is missing
 _MAX_RUNS = 10  # runs of pages that a message names (guess)
-_MAX_NUMBER = 10_000_000  # largest page number or count that is accepted of a parser (guess)
+_MAX_NUMBER = 10_000_000  # maximum page number or count that a parser may return (guess)
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Text from offset `start` to the next section. Page 0 and heading "" mean unknown."""
+    """The text from offset `start` to the next section; page 0 and heading "" are unknown."""
 
     start: int
     page: int = 0
@@ -34,7 +34,7 @@ class Section:
 
 
 def placed(name: str, page: int | None, heading: str | None) -> str:
-    """The name of a document with a place in it: a page, or else a heading, if there is one.
+    """Return the name of a document with a page or else a heading, if it has one.
 
     >>> placed("a.pdf", 3, "Tides"), placed("b.md", None, "Tides"), placed("c.txt", 0, "")
     ('a.pdf, page 3', 'b.md, Tides', 'c.txt')
@@ -50,11 +50,11 @@ class About:
     Attributes:
         format: Name of the format.
         pages: Number of pages; 0 for formats without pages.
-        dropped: Lines of headers and footers that were left out, because most pages have them.
+        dropped: How many lines of headers and footers were left out, as most pages repeat them.
         sections: Pages and headings, in the order of the text.
-        warnings: What may be wrong with the text, for people.
-        secret: Whether a password was needed.
-        recognized: Pages whose text OCR read from their pictures.
+        warnings: Sentences for users on what may be wrong with the text.
+        secret: Whether the file needed a password.
+        recognized: The pages that OCR read.
     """
 
     format: str = "text"
@@ -66,7 +66,7 @@ class About:
     recognized: tuple[int, ...] = ()
 
     def check(self, characters: int) -> None:
-        """Raise ValueError unless this can describe a text of so many characters."""
+        """Raise ValueError unless this is plausible for a text of this many characters."""
         starts = [0, *(section.start for section in self.sections), characters]
         numbers = [self.pages, self.dropped, *self.recognized, *(s.page for s in self.sections)]
         if starts != sorted(starts) or not all(0 <= n <= _MAX_NUMBER for n in numbers):
@@ -82,7 +82,7 @@ class Extracted:
 
 
 def markdown(text: str) -> Extracted:
-    """A Markdown text, unchanged, with its headings as sections."""
+    """Return a Markdown text, unchanged, with its headings as sections."""
     sections = tuple(Section(start, 0, heading) for start, heading in _find_headings(text))
     return Extracted(text, About(sections=sections))
 
@@ -90,14 +90,16 @@ def markdown(text: str) -> Extracted:
 def _find_headings(text: str) -> Iterator[tuple[int, str]]:
     r"""Find the headings of a Markdown text; yield the start and the words of each.
 
-    Headings begin with "#" or are underlined. None is found in fenced or indented code, in a
-    comment, or in the metadata at the beginning of a file.
+    Headings begin with "#" or are underlined. Fenced and indented code, comments, and the metadata
+    at the beginning of a file are skipped.
 
     >>> list(_find_headings("# A #\n\n```\n# no\n```\nB\nc\n---\n"))
     [(0, 'A'), (20, 'B c')]
     """
-    open_fence = ""  # the fence that ends the code block we are in
-    paragraph = list[str]()  # lines of the paragraph we are in, which an underline would end
+    open_fence = ""  # the fence of the current code block
+    paragraph = list[
+        str
+    ]()  # the lines of the current paragraph, which an underline makes a heading
     paragraph_start = 0
     for match in _MARKDOWN.finditer(text, _end_of_metadata(text)):
         if match[0].startswith("<!--"):
@@ -130,7 +132,7 @@ def _find_headings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _end_of_metadata(text: str) -> int:
-    """The offset after the metadata between lines of "---"; 0 if there is none."""
+    """Return the offset after the metadata between lines of "---"; 0 if there is none."""
     match = _METADATA.match(text)
     return match.end() if match else 0
 
@@ -142,12 +144,12 @@ class Source:
     Attributes:
         data: The bytes of the file.
         suffix: The suffix of its name, in lower case with the dot.
-        max_bytes: Limit on what the file may unpack to, and on its text.
+        max_bytes: The maximum size of the unpacked file and of its text.
         password: Password of an encrypted file.
-        field: The field of records that has their text.
-        encoding: Encoding of text that is not UTF-8.
+        field: The field of each record that contains its text.
+        encoding: The encoding of text that is not UTF-8.
         ocr: When OCR reads pages: "off", "auto" or "force".
-        ocr_language: Languages for Tesseract; "" for the default OCR package.
+        ocr_language: The languages for Tesseract; "": use the default OCR package instead.
         on_page: Called before OCR reads a page.
     """
 
@@ -162,12 +164,12 @@ class Source:
     on_page: Callable[[], None] = lambda: None
 
 
-# A parser of one format. Raises Unreadable; whatever else it raises means a broken file.
+# A parser of one format. It raises Unreadable; any other exception means that the file is broken.
 Parse = Callable[[Source], Extracted]
 
 
 def row_of(cells: Iterable[Cell]) -> str:
-    """A table's row in one line; "" if no cell has text. Lines of a cell are joined by spaces.
+    """Return a table's row as one line; "" if no cell has text. Spaces join the lines of a cell.
 
     >>> row_of([["first line", "second line"], [], "c  d"])
     'first line second line |  | c d'
@@ -180,7 +182,7 @@ def row_of(cells: Iterable[Cell]) -> str:
 
 
 def comment_line(text: str, author: str = "", place: str = "") -> str:
-    """A comment of a document, as the text shows it.
+    """Return a comment as it appears in the text of a document.
 
     >>> comment_line("No.", "Ines"), comment_line("No.", place="A2")
     ('[comment by Ines: No.]', '[comment A2: No.]')
@@ -193,7 +195,7 @@ def comment_line(text: str, author: str = "", place: str = "") -> str:
 
 
 def unknown_signs(text: str) -> tuple[str, ...]:
-    """A warning if a text has private-use characters, whose meaning only a symbol font knows."""
+    """Return a warning if a text has private-use characters, which only a symbol font defines."""
     count = sum("\ue000" <= c <= "\uf8ff" for c in text)
     if count == 0:
         return ()
@@ -201,7 +203,7 @@ def unknown_signs(text: str) -> tuple[str, ...]:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun.
+    """Return a number with its noun.
 
     >>> counted(1, "row"), counted(2, "row")
     ('1 row', '2 rows')
@@ -210,7 +212,7 @@ def counted(number: int, noun: str) -> str:
 
 
 class Writer:
-    """Builds a text from blocks with an empty line between them, and its sections.
+    """Builds a text from blocks, which empty lines separate, with its sections.
 
     >>> writer = Writer()
     >>> writer.heading("One"); writer.add("Text.")
@@ -225,9 +227,9 @@ class Writer:
         self._last_kind = ""
 
     def add(self, block: str, kind: str = "") -> None:
-        """Add a block of text, unless it is only white space.
+        """Add a block of text, unless it is blank.
 
-        No empty line separates blocks of one `kind` in a row, such as the items of a list.
+        No empty line separates consecutive blocks of the same `kind`, such as items of a list.
         """
         continues = kind and kind == self._last_kind
         self._last_kind = kind
@@ -244,7 +246,7 @@ class Writer:
         self._last_kind = ""
 
     def table(self, rows: Iterable[Iterable[Cell]], heading: str = "") -> bool:
-        """Add a heading and the rows of a table that have text; return whether any has."""
+        """Add the rows of a table that have text, below a heading; return whether any has text."""
         self.stand_apart()
         has_rows = False
         for row in rows:
@@ -266,7 +268,7 @@ class Writer:
             self.add(heading)
 
     def mark(self, page: int, heading: str = "") -> None:
-        """Begin a section with the next block: on this page, below this or the last heading."""
+        """Begin a section with the next block, on this page, by default under the last heading."""
         separator = 2 if self._parts else 0  # characters of the empty line before the block
         start = self._length + separator
         if not heading and self._sections:
@@ -276,17 +278,17 @@ class Writer:
         self._sections.append(Section(start, page, heading))
 
     def text(self) -> str:
-        """The text so far."""
+        """Return the text so far."""
         return "".join(self._parts)
 
     def sections(self) -> tuple[Section, ...]:
-        """The sections so far, without those that no text follows."""
+        """Return the sections so far, except those without text."""
         return tuple(s for s in self._sections if s.start < self._length)
 
     def extracted(
         self, format_name: str, warnings: tuple[str, ...] = (), **other_facts: Any
     ) -> Extracted:
-        """The text so far with its facts; `other_facts` are further fields of `About`."""
+        """Return the text so far, with facts about it; `other_facts` are more fields of `About`."""
         about = About(format_name, sections=self.sections(), warnings=warnings, **other_facts)
         return Extracted(self.text(), about)
 
@@ -295,7 +297,7 @@ class Writer:
 
 
 def pages_named(pages: Sequence[int]) -> str:
-    """Page numbers for a sentence, with runs of neighbors in short.
+    """Return page numbers for a sentence, with ranges for consecutive pages.
 
     >>> pages_named([3]), pages_named([1, 2, 3, 7]), pages_named(range(1, 25, 2))[-29:]
     ('page 3', 'pages 1-3, 7', '15, 17, 19, and 2 more places')

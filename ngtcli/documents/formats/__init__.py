@@ -15,7 +15,7 @@ OLE = b"\xd0\xcf\x11\xe0"  # the first bytes of old and of encrypted office file
 # LibreOffice commands that convert old office files, by suffix.
 OLD = {old: f"soffice --headless --convert-to {old[1:]}x FILE" for old in (".doc", ".xls", ".ppt")}
 _BLANK = b"\xef\xbb\xbf \t\r\n"  # characters that may precede the first element of a page
-# First bytes that are searched for marks: most PDF readers search as many.
+# How many of the first bytes are searched for marks; most PDF readers search as many.
 HEAD = 1024
 
 
@@ -23,16 +23,16 @@ HEAD = 1024
 class Format:
     """A file format.
 
-    A file is of this format if it begins with one of `marks`, after white space and with letters in
-    lower case, or if it is a zip archive that has the file `member`.
+    A file has this format if it begins with one of `marks`, ignoring case and leading white space,
+    or if it is a zip archive that contains the file `member`.
 
     Attributes:
         name: Its name in output.
-        noun: A file of this format, with its article, as errors name it.
+        noun: What errors call a file of this format, with the article.
         suffixes: Suffixes of file names, in lower case with the dot.
-        member: A file that only zip archives of this format have.
+        member: A file that only zip archives of this format contain.
         marks: First bytes, in lower case.
-        is_text: Whether the first bytes can be those of plain text, too.
+        is_text: Whether its first bytes may also be those of plain text.
         parsed_by: MODULE.FUNCTION in this package; "" for NAME.parse.
     """
 
@@ -45,7 +45,7 @@ class Format:
     parsed_by: str = ""
 
     def parser(self) -> Parse:
-        """Import its parser, with the packages that it needs. Raises ImportError."""
+        """Import and return its parser. Raises ImportError if it lacks a package."""
         module, function = (self.parsed_by or f"{self.name}.parse").split(".")
         parser: Parse = getattr(import_module(f"{__name__}.{module}"), function)
         return parser
@@ -116,18 +116,18 @@ _FORMAT_OF_SUFFIX = {suffix: f for f in FORMATS for suffix in f.suffixes}
 
 
 def parse(file_format: Format, source: Source) -> Extracted:
-    """Parse a file. The format of a zip archive depends on the files in it.
+    """Parse a file. The format of a zip archive is detected from the files in it.
 
-    Raises Unreadable, ImportError for a missing package, and anything for a broken file.
+    Raises Unreadable, ImportError for a missing package, or any other exception for a broken file.
     """
     parser = (ZIP if file_format.member else file_format).parser()
     return parser(source)
 
 
 def suffix_of(path: str) -> str:
-    """The suffix of a path in lower case, with both suffixes of a gzip file; "" for "notes.".
+    """Return the suffix of a path in lower case, of a gzip file both suffixes; "" for "notes.".
 
-    After a dot, digits alone or text with a space are a part of the name.
+    Digits alone, or a text with a space, are not a suffix but a part of the name.
 
     >>> suffix_of("a/Report.PDF"), suffix_of("x.tar.gz"), suffix_of("README")
     ('.pdf', '.tar.gz', '')
@@ -148,7 +148,7 @@ def _checked_suffix(suffix: str) -> str:
 def format_of(suffix: str, head: bytes) -> Format | None:
     """Detect the format of a file; None for plain text, and for old or encrypted office files.
 
-    The first bytes count more than the suffix. Zip archives are not opened here.
+    The first bytes take precedence over the suffix. Zip archives are not opened here.
     `text.check_format` refuses office files that are old or encrypted.
 
     Args:

@@ -1,8 +1,8 @@
-"""Excel workbooks: the name of each sheet, and a line per row with values as Excel shows them.
+"""Excel workbooks: the name of each sheet, and its rows as lines, with values as Excel shows them.
 
-Sheets are parsed as streams, since they may be far larger than memory. The read-only mode of
-openpyxl, which does that as well, takes several times as long, does not format values, and does not
-say which rows are hidden.
+Sheets are parsed as streams, as they may be far larger than memory. openpyxl has a read-only mode
+that does so, too, but it takes several times as long, does not format values, and does not report
+hidden rows.
 """
 
 import re
@@ -38,14 +38,14 @@ _SHEET_FORMAT = f"{_X}sheetFormatPr"
 _TEXT = f"{_X}t"
 _RUN = f"{_X}r"
 _SHARED_TEXT = f"{_X}si"
-_MAX_COLUMNS = 16_384  # of a sheet in Excel
+_MAX_COLUMNS = 16_384  # the maximum in Excel
 _TRUE = ("1", "true")
 _CELL_NAME = re.compile(r"([A-Za-z]{1,3})(\d{1,7})")
 _SCRIPTS = {"superscript": "sup", "subscript": "sub"}
 
 
 def parse(source: Source) -> Extracted:
-    """The text of all sheets that Excel shows."""
+    """Return the text of all visible sheets."""
     book = _Book(Package.open(source).main("xl/workbook.xml"))
     writer = Writer()
     hidden_sheets = 0
@@ -72,12 +72,12 @@ def _write_sheet(name: str, sheet: "_Sheet", writer: Writer) -> None:
 
 @dataclass(slots=True)
 class _LeftOut:
-    """Counts what is not in the text, over all sheets.
+    """Counts of what was left out of the text of all sheets.
 
     Attributes:
         rows: Hidden rows with values.
         columns: Hidden columns with values.
-        formulas: Formulas whose value the file does not have.
+        formulas: Formulas without a stored value.
     """
 
     rows: int = 0
@@ -103,7 +103,7 @@ class _Book:
 
     Attributes:
         from_1904: Whether dates count from 1904-01-01.
-        shared_texts: The texts to which cells refer by index.
+        shared_texts: The texts that cells refer to by index.
         format_codes: The number format of each style of cells.
     """
 
@@ -116,14 +116,14 @@ class _Book:
         self.format_codes = list(self._read_format_codes())
 
     def sheets(self) -> Iterator[tuple[str, bool, Part | None]]:
-        """The name of each sheet, whether it is shown, and its part."""
+        """Yield the name of each sheet, whether it is visible, and its part."""
         for sheet in self._root.iterfind(f"{_X}sheets/{_X}sheet"):
             is_shown = sheet.get("state", "visible") == "visible"
             part = self._part.target(sheet.get(f"{RELATION}id"))
             yield sheet.get("name", ""), is_shown, part
 
     def persons(self) -> dict[str, str]:
-        """The names of the authors of threaded comments, by id."""
+        """Return the names of the authors of threaded comments by id."""
         names = {}
         for part in self._part.related("person"):
             for person in part.tree():
@@ -152,7 +152,7 @@ class _Book:
 
 
 class _Sheet:
-    """A sheet. Read its rows first: they say which comments are hidden."""
+    """A sheet. Read its rows before its comments: they determine which comments are hidden."""
 
     def __init__(self, part: Part, book: _Book, left_out: _LeftOut) -> None:
         self._part = part
@@ -163,7 +163,7 @@ class _Sheet:
         self._hidden_rows: set[int] = set()  # from 1, as in the names of cells
 
     def rows(self) -> Iterator[Sequence[str]]:
-        """The cells of each row that is shown, up to the last one with text."""
+        """Yield the cells of each visible row, up to the last cell with text."""
         if "chartsheet" in self._part.name.lower():
             return
         used_hidden_columns: set[int] = set()
@@ -197,12 +197,11 @@ class _Sheet:
             self._hidden_columns.update(range(first - 1, min(last, _MAX_COLUMNS)))
 
     def _cells(self, row: Any, used_hidden_columns: set[int]) -> list[str]:
-        """The texts of a row's cells, each at the index of its column among those shown.
+        """Return the texts of a row's cells by the index of each column among visible ones.
 
         Args:
             row: The row.
-            used_hidden_columns: The hidden columns that have text, to which those of this row are
-                added.
+            used_hidden_columns: The hidden columns that have text; those of this row are added.
         """
         texts: list[str] = []
         column = -1
@@ -217,7 +216,7 @@ class _Sheet:
                 used_hidden_columns.add(column)
                 continue
             index = self._index_among_shown(column)
-            if index < len(texts):  # the file has the cell twice, or out of order
+            if index < len(texts):  # the file repeats the cell, or has it out of order
                 texts[index] = text
             else:
                 texts += [""] * (index - len(texts))
@@ -230,7 +229,7 @@ class _Sheet:
         return column - bisect_left(self._sorted_hidden_columns, column)
 
     def _cell_text(self, cell: Any) -> str:
-        """The value of a cell as Excel shows it, or else its formula."""
+        """Return the value of a cell as Excel shows it, or its formula if it has no value."""
         kind = cell.get("t", "n")
         value: str | None = None
         formula: str | None = None
@@ -277,7 +276,7 @@ class _Sheet:
         return codes[style] if style < len(codes) else GENERAL
 
     def drawn_texts(self) -> Iterator[str]:
-        """The texts of boxes, charts and SmartArt on the sheet, ordered by position."""
+        """Yield the texts of boxes, charts and SmartArt on the sheet, by position."""
         for part in self._part.related("drawing"):
             try:
                 root = part.tree(*SEEN)
@@ -288,11 +287,13 @@ class _Sheet:
                 yield from _texts_at_anchor(anchor, part)
 
     def comments(self) -> Iterator[str]:
-        """The comments on cells that are shown, ordered by position."""
+        """Return the comments on visible cells, by position."""
         comments = [*self._threaded_comments()]
         threaded_cells = {comment.cell for comment in comments}
         for comment in self._notes():
-            if comment.cell not in threaded_cells:  # else it repeats the thread for older Excels
+            if (
+                comment.cell not in threaded_cells
+            ):  # a note beside a thread repeats it for older versions
                 comments.append(comment)
 
         shown: list[tuple[int, int, str]] = []
@@ -308,7 +309,7 @@ class _Sheet:
         return (line for _, _, line in shown)
 
     def _threaded_comments(self) -> Iterator["_Comment"]:
-        """The comments and replies that Excel calls comments today."""
+        """Yield the threaded comments and replies, which Excel now calls comments."""
         persons = self._book.persons()
         for part in self._part.related("threadedComment"):
             for element in part.tree().iter(f"{_THREADED}threadedComment"):
@@ -317,7 +318,7 @@ class _Sheet:
                 yield _Comment(element.get("ref", ""), text, author)
 
     def _notes(self) -> Iterator["_Comment"]:
-        """The comments of older versions, which Excel calls notes today."""
+        """Yield the comments of older versions, which Excel now calls notes."""
         for part in self._part.related("comments"):
             root = part.tree()
             authors = [author.text or "" for author in root.iter(f"{_X}author")]
@@ -325,7 +326,7 @@ class _Sheet:
                 index = parse_integer(element.get("authorId"), -1)
                 author = authors[index] if 0 <= index < len(authors) else ""
                 text = "".join(_text_of(words) for words in element.iter(f"{_X}text"))
-                text = text.strip().removeprefix(f"{author}:")  # Excel begins with the author
+                text = text.strip().removeprefix(f"{author}:")  # which Excel puts first
                 yield _Comment(element.get("ref", ""), text, author)
 
 
@@ -349,7 +350,7 @@ _column_cache: dict[str, int] = {}  # by letters; a sheet names each column once
 
 
 def _column_of(cell_name: str | None, previous: int) -> int:
-    """The column of a cell, from 0; the one after `previous` if the name is missing or invalid."""
+    """Return the column of a cell, from 0; without a valid name, the one after `previous`."""
     if cell_name is None:
         return previous + 1
     letters = cell_name.rstrip("0123456789")
@@ -368,7 +369,7 @@ def _column_of(cell_name: str | None, previous: int) -> int:
 
 
 def _text_of(item: Any) -> str:
-    """The runs of a text, with raised and lowered ones marked as such."""
+    """Return the text of the runs of an item, with superscripts and subscripts marked."""
     if len(item) == 1 and item[0].tag == _TEXT:
         return item[0].text or ""
     text = ""
@@ -387,7 +388,7 @@ def _text_of(item: Any) -> str:
 
 
 def _texts_at_anchor(anchor: Any, part: Part) -> Iterator[str]:
-    """The texts of the shapes, charts and SmartArt that are anchored to a cell."""
+    """Yield the texts of the shapes, charts and SmartArt at an anchor."""
     for node in anchor.iter(f"{_XDR}sp", *DRAWN):
         if node.tag != f"{_XDR}sp":
             text = drawn_text(node, part)
@@ -409,7 +410,7 @@ def _shape_text(shape: Any) -> str:
 
 
 def _position_of(anchor: Any) -> tuple[int, int]:
-    """The row and the column at which a drawing begins."""
+    """Return the row and the column of the top left corner of a drawing."""
     start = f"{_XDR}from/{_XDR}"
     row = anchor.findtext(f"{start}row", "").strip()
     column = anchor.findtext(f"{start}col", "").strip()
