@@ -1,9 +1,9 @@
 """The settings: each declared once; flag > NGT_* > ./ngt.yaml > user config > preset > default.
 
-Flags, help pages, checks, JSON Schema, completion and what batches keep are made from the fields of
-`Settings`; see `Setting` for what a declaration says. A settings file (`ngt.yaml`, the user's
-`config.yaml`, a preset) is a flat YAML mapping. Unknown keys and values of the wrong type are
-errors that name the file and the nearest key.
+Flags, help pages, checks, the JSON Schema, completion and the journals of batches are made from the
+fields of `Settings`; see `Setting` for what a declaration can say. A settings file (`ngt.yaml`, the
+user's `config.yaml`, a preset) is a flat YAML mapping. Unknown keys and values of the wrong type
+are errors that name the file and the nearest key.
 """
 
 import json
@@ -27,7 +27,7 @@ from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 from ngtcli.words import nearest, plain_number
 
 PROJECT_FILE = "ngt.yaml"
-OF_FORM = 2048  # tokens of an answer in a form at most; guess, ten texts of 300 characters
+FORM_TOKENS = 2048  # default `max_tokens` of structured output (guess: ten texts of 300 characters)
 _PREFIX = "NGT_"
 # What a value must be, by its type in Python.
 KINDS = {
@@ -37,25 +37,25 @@ KINDS = {
     str: "a string",
     tuple: "a list of strings",
 }
-_SCHEMA_FILES = (".json", ".txt")  # ends of names that are no field
+_SCHEMA_FILES = (".json", ".txt")  # suffixes of file names, which no name of a field ends in
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 _ONE_DEVICE = "device_map spreads the model over several devices: leave one of them out."
-_LONGEST_WARM_S = 30 * 86_400  # that a process waits for questions; guess
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
+_LONGEST_WARM_S = 30 * 86_400  # the maximum of keep_warm (guess)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # seconds of each unit of a duration
 
 
 class SettingError(UsageError):
-    """The value of the setting `name` is out of its range, or contradicts another setting's."""
+    """The value of the setting `name` is out of range, or contradicts another setting."""
 
     def __init__(self, name: str, message: str, hint: str) -> None:
         super().__init__(message, hint=hint)
         self.name = name
 
 
-def arguments_of(items: Sequence[str]) -> dict[str, Any]:
-    """The variables in KEY=VALUE texts, whose values are JSON or else text. Raises SettingError.
+def template_variables(items: Sequence[str]) -> dict[str, Any]:
+    """Parse variables of a chat template, KEY=VALUE with JSON or plain text. Raises SettingError.
 
-    >>> arguments_of(["thinking=false", "budget=2e3", "date=2026-01-01"])
+    >>> template_variables(["thinking=false", "budget=2e3", "date=2026-01-01"])
     {'thinking': False, 'budget': 2000.0, 'date': '2026-01-01'}
     """
     variables: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def arguments_of(items: Sequence[str]) -> dict[str, Any]:
 
 
 def seconds_of(keep_warm: str) -> float:
-    """The seconds of a duration as the setting has it; 0.0 for off. Raises SettingError.
+    """Return the seconds of a duration such as keep_warm; 0.0 for "off". Raises SettingError.
 
     >>> seconds_of("10m"), seconds_of("1.5h"), seconds_of("off")
     (600.0, 5400.0, 0.0)
@@ -91,32 +91,32 @@ def seconds_of(keep_warm: str) -> float:
 
 
 class Use(Flag):
-    """What a setting is for, beside what its help says."""
+    """Properties of a setting."""
 
     NONE = 0
-    TEXT = auto()  # answers depend on it: a run begun with another value is not resumed
-    CARD = auto()  # the card of a model may have it
-    FILE = auto()  # @FILE stands for the text of a file
-    CHOICES = auto()  # texts that may be written with commas, or as a list in JSON
-    SCHEMA = auto()  # a text that may be written as a mapping
+    TEXT = auto()  # changes answers: an unfinished run is not resumed with another value
+    CARD = auto()  # the card of a model may set it
+    FILE = auto()  # @FILE is replaced by the text of the file
+    CHOICES = auto()  # a list that may be written with commas or in JSON
+    SCHEMA = auto()  # may be written as a mapping in YAML
     SECRET = auto()  # never shown
     COMMON = auto()  # among the few that -h lists
     SET = auto()  # has no flag of its own: --set NAME=VALUE gives it
-    # Only the user says what is loaded, fetched, kept, run and shown: ./ngt.yaml may not, as a file
-    # in the current folder need not be the user's.
-    OWN = auto()
-    # What follows is where a setting has an effect; elsewhere its flag gets a warning.
-    SAMPLES = auto()  # where tokens are sampled
-    NGT = auto()  # with this engine
+    # ./ngt.yaml may not set it: a file in the current folder may be someone else's, and only the
+    # user decides what is loaded, fetched, kept, run and shown.
+    USER_ONLY = auto()
+    # Where a setting has an effect; elsewhere its flag causes a warning.
+    SAMPLES = auto()  # only if tokens are sampled
+    NGT = auto()  # only with this engine
     VLLM = auto()
-    AUTO = auto()  # with this method, and of learned heads with their own methods
+    AUTO = auto()  # only with this method; settings of heads also with the heads' methods
     TRIE = auto()
     DRAFT_MODEL = auto()
-    RETRIEVE = auto()  # with this overflow
+    RETRIEVE = auto()  # only with this overflow
 
 
 def _value_needed(values: Mapping[Use, str]) -> property:
-    """Return a property of `Setting`: the value of another setting that it needs; "" for any."""
+    """Return a property of `Setting`: the value that it needs another setting to have; "": any."""
 
     def value(self: "Setting") -> str:
         return next((value for use, value in values.items() if use in self.uses), "")
@@ -129,15 +129,15 @@ class Setting:
     """The declaration of a setting.
 
     Attributes:
-        name: Its name in files, and with dashes its flag.
-        default: Its default, whose type is that of its values.
-        panel: The box that its flag is in on help pages.
-        help: What help pages say of it.
-        uses: What it is for.
-        within: Its smallest and its largest value.
-        choices: The values that it may have; none for any.
-        complete: What Tab offers: "methods", "models" or "" for nothing.
-        instead: What to give in place of values that it had once.
+        name: Its name in files; its flag has dashes instead of underscores.
+        default: Its default, which has the type of its values.
+        panel: The panel of its flag on help pages.
+        help: Its description on help pages.
+        uses: Its properties.
+        within: Its minimum and maximum.
+        choices: The allowed values; empty: all.
+        complete: What shell completion offers: "methods", "models", or "" for nothing.
+        instead: A hint for values that earlier versions allowed.
     """
 
     name: str = ""
@@ -161,7 +161,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """How it is given on a command line."""
+        """The flag as it is written on a command line."""
         if Use.SET in self.uses:
             return f"--set {self.name}"
         return f"--{self.name.replace('_', '-')}"
@@ -179,7 +179,7 @@ class Setting:
     def check(self, value: Any, where: str = "") -> None:
         """Check a value of the right type.
 
-        Raises SettingError, which begins with `where`, for one that is out of range or no choice.
+        Raises SettingError, whose message begins with `where`, for a value that is not allowed.
         """
         hint = ""
         if self.choices and value not in self.choices:
@@ -194,13 +194,13 @@ class Setting:
     def typed(self, value: Any, where: object) -> Any:
         """Return `value` in the setting's type.
 
-        A whole number passes for a number, and a string for a list with it.
+        An int is accepted as a float, and a string as a list of one string.
 
-        Raises UsageError, which begins with `where`, for a value of another type.
+        Raises UsageError, whose message begins with `where`, for a value of another type.
         """
         kind = self.kind
         is_off = "off" in (self.default, *self.choices)
-        if is_off and isinstance(value, bool):  # as YAML reads on and off
+        if is_off and isinstance(value, bool):  # YAML reads on and off as booleans
             return "on" if value else "off"
         if Use.SCHEMA in self.uses and isinstance(value, dict):
             return dump_json(value, None)
@@ -214,21 +214,21 @@ class Setting:
             try:
                 return float(value)
             except OverflowError:
-                return math.inf if value > 0 else -math.inf  # `check` raises: out of every range
+                return math.inf if value > 0 else -math.inf  # which `check` refuses
         elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         raise UsageError(f"{where}: {self.name} is {shown(value)}", hint=self._hint)
 
     def from_text(self, text: str, where: str) -> Any:
-        """Return the value that a text of a variable or of `--set` stands for.
+        """Parse the text of an environment variable or of `--set`.
 
-        A list is one of YAML, or a single string.
+        The text of a list is a YAML list, or a single item.
 
-        Raises UsageError, which begins with `where`.
+        Raises UsageError, whose message begins with `where`.
         """
         value: Any = text
         if self.kind in (int, float):
-            with suppress(ValueError):  # else `typed` raises
+            with suppress(ValueError):  # `typed` raises an error instead
                 value = self.kind(text)
         elif self.is_switch or (self.kind is tuple and text.lstrip().startswith("[")):
             value = parse_yaml(text, where)
@@ -247,11 +247,11 @@ def setting(
     """Return a field of a part of `Settings`.
 
     Args:
-        panel: The box of its flag on help pages.
-        base: What all settings of a kind are for.
+        panel: The panel of its flag on help pages.
+        base: The properties that it shares with similar settings.
         default: Its default.
-        help: What help pages say of it.
-        uses: What it is for besides.
+        help: Its description on help pages.
+        uses: Its further properties.
         declared: Other attributes of `Setting`.
     """
     declaration = Setting(default=default, panel=panel, help=help, uses=base | uses, **declared)
@@ -260,27 +260,27 @@ def setting(
 
 _drafting = partial(setting, "Drafting", Use.TEXT)
 _auto = partial(setting, "Drafting", Use.AUTO)
-_heads = partial(setting, "Drafting", Use.AUTO | Use.OWN)
-_draft_model = partial(setting, "Drafting", Use.TEXT | Use.OWN | Use.NGT | Use.DRAFT_MODEL)
+_heads = partial(setting, "Drafting", Use.AUTO | Use.USER_ONLY)
+_draft_model = partial(setting, "Drafting", Use.TEXT | Use.USER_ONLY | Use.NGT | Use.DRAFT_MODEL)
 _trie = partial(setting, "Drafting", Use.TEXT | Use.NGT | Use.TRIE)
-_model = partial(setting, "Model", Use.TEXT | Use.OWN)
-_loads = partial(setting, "Model", Use.TEXT | Use.OWN | Use.NGT)
-_compute = partial(setting, "Model", Use.OWN)
+_model = partial(setting, "Model", Use.TEXT | Use.USER_ONLY)
+_loads = partial(setting, "Model", Use.TEXT | Use.USER_ONLY | Use.NGT)
+_compute = partial(setting, "Model", Use.USER_ONLY)
 _answer = partial(setting, "Answer", Use.TEXT)
 _sampling = partial(setting, "Sampling", Use.TEXT)
 _sampled = partial(setting, "Sampling", Use.TEXT | Use.SAMPLES)
 _passages = partial(setting, "Passages", Use.TEXT | Use.RETRIEVE)
 _for_passages = partial(setting, "Passages", Use.TEXT | Use.CARD | Use.RETRIEVE)
 _reading = partial(setting, "Reading", Use.NONE)
-_cache = partial(setting, "Reading", Use.OWN)
-_output = partial(setting, "Answer", Use.OWN)
-_engine = partial(setting, "Engine", Use.OWN)
-_vllm = partial(setting, "Engine", Use.OWN | Use.VLLM)
+_cache = partial(setting, "Reading", Use.USER_ONLY)
+_output = partial(setting, "Answer", Use.USER_ONLY)
+_engine = partial(setting, "Engine", Use.USER_ONLY)
+_vllm = partial(setting, "Engine", Use.USER_ONLY | Use.VLLM)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the settings. Its values are checked when it is made."""
+    """A part of the settings. Its values are checked on creation."""
 
     def __post_init__(self) -> None:
         for attribute in fields(self):
@@ -288,12 +288,12 @@ class _Part:
         self._check()
 
     def _check(self) -> None:
-        """Raise SettingError for a value that no range rules out, or that contradicts another."""
+        """Raise SettingError for invalid values that no range or choice rules out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings(_Part):
-    """What is loaded: requests whose parts are equal can share a model."""
+    """What is loaded. Requests with equal `ModelSettings` can share a model."""
 
     model: str = _model(
         "builtin",
@@ -363,7 +363,7 @@ class ModelSettings(_Part):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings(_Part):
-    """What runs the model: this process, one that stays, or vLLM."""
+    """What runs the model: this process, a server, or vLLM."""
 
     engine: str = _engine(
         "ngt",
@@ -414,12 +414,12 @@ class DraftingSettings(_Part):
     pool: bool = _auto(
         True,
         "For auto: also draft from earlier answers of the model, and keep this one.",
-        Use.SET | Use.OWN,
+        Use.SET | Use.USER_ONLY,
     )
     pool_documents: bool = _auto(
         False,
         "For auto: also keep quotations of documents in the pool.",
-        Use.NGT | Use.SET | Use.OWN,
+        Use.NGT | Use.SET | Use.USER_ONLY,
     )
     background: str = _auto(
         "english",
@@ -443,7 +443,7 @@ class DraftingSettings(_Part):
 
     @property
     def effective(self) -> "DraftingSettings":
-        """These settings, with the defaults of those that the method does not read."""
+        """These settings, with defaults for those that the method does not use."""
         method = self.method.partition(":")[0]
         declared = [SETTINGS[attribute.name] for attribute in fields(self)]
         defaults = {
@@ -463,7 +463,7 @@ class AnswerSettings(_Part):
 
     max_tokens: int = _answer(
         256,
-        f"Maximum length of an answer in tokens; {OF_FORM} for structured output unless set.",
+        f"Maximum length of an answer in tokens; {FORM_TOKENS} for structured output unless set.",
         Use.COMMON,
         within=(1, 10**6),
     )
@@ -576,12 +576,12 @@ class AnswerSettings(_Part):
         return any(getattr(self, name) for name in FORMS)
 
     def _check(self) -> None:
-        arguments_of(self.template_arg)
+        template_variables(self.template_arg)
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalSettings(_Part):
-    """What the model reads of documents that are longer than its context."""
+    """Which parts of documents the model reads if they exceed its context."""
 
     overflow: str = _answer(
         "auto",
@@ -616,13 +616,13 @@ class RetrievalSettings(_Part):
     embedder: str = _passages(
         "",
         "Embedding model (folder or Hugging Face id) that finds passages in addition to BM25.",
-        Use.SET | Use.OWN,
+        Use.SET | Use.USER_ONLY,
         complete="models",
     )
     reranker: str = _passages(
         "",
         "Cross-encoder (folder or Hugging Face id) that reranks the best passages.",
-        Use.SET | Use.OWN,
+        Use.SET | Use.USER_ONLY,
         complete="models",
     )
 
@@ -638,7 +638,7 @@ class RetrievalSettings(_Part):
 
 @dataclass(frozen=True, slots=True)
 class ReadingSettings(_Part):
-    """How files are found and read: equal parts read the same text from the same files."""
+    """How files are found and read. With equal parts, the same files give the same text."""
 
     max_mb: int = _reading(
         256,
@@ -653,7 +653,7 @@ class ReadingSettings(_Part):
         100,
         "Maximum depth of folders within folders.",
         Use.SET,
-        within=(1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
+        within=(1, 2000),  # paths have at most 4096 bytes, so no more folders
     )
     strict: bool = _reading(
         False,
@@ -683,14 +683,14 @@ class ReadingSettings(_Part):
     parser_seconds: int = _reading(
         60,
         "Maximum CPU time in seconds to parse a file (PDF, Word, …) or a scanned page.",
-        Use.SET | Use.OWN,
+        Use.SET | Use.USER_ONLY,
         within=(1, 86_400),
     )
     parser_mb: int = _reading(
         1000,
         "Maximum memory in megabytes to parse a file (PDF, Word, …) or a scanned page.",
-        Use.SET | Use.OWN,
-        within=(200, 10**6),  # below it, the parsers themselves do not fit (measured)
+        Use.SET | Use.USER_ONLY,
+        within=(200, 10**6),  # the parsers themselves need 200 (measured)
     )
 
     def _check(self) -> None:
@@ -730,8 +730,8 @@ class CacheSettings(_Part):
 class Settings:
     """The settings, in parts by what they decide; see the module for where their values come from.
 
-    A setting has the same name on the command line (with dashes), in variables and in files; it
-    does not say the part. `of`, `replace`, `get` and `values` work with these flat names.
+    A setting has the same name on the command line (with dashes), in variables and in files, which
+    does not include the part. `of`, `replace`, `get` and `values` use these flat names.
     """
 
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -751,7 +751,7 @@ class Settings:
 
     @classmethod
     def of(cls, **values: Any) -> "Settings":
-        """Return the default settings except for `values`. Raises SettingError.
+        """Return the default settings, changed by `values`. Raises SettingError.
 
         >>> Settings.of(max_tokens=9).answer.max_tokens
         9
@@ -759,11 +759,11 @@ class Settings:
         return cls().replace(**values)
 
     def replace(self, **values: Any) -> "Settings":
-        """Return these settings except for `values`.
+        """Return these settings, changed by `values`.
 
         Raises:
             SettingError: A value is out of range, or contradicts another.
-            TypeError: There is no setting of a name.
+            TypeError: A name is not that of a setting.
         """
         by_part: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
@@ -787,10 +787,10 @@ class Settings:
 
 
 def _check_encoding(name: str) -> None:
-    """Raise SettingError unless Python knows this encoding of text."""
+    """Raise SettingError unless Python knows this text encoding."""
     try:
         "".encode(name or "utf-8")
-    except (LookupError, ValueError):  # "undefined" is one that encodes nothing
+    except (LookupError, ValueError):  # Python has an encoding "undefined" that always fails
         what = f"unknown encoding {shown(name)}"
         hint = "Name one as Python does: latin-1, cp1250, shift_jis, utf-16."
         raise SettingError("encoding", what, hint) from None
@@ -831,12 +831,12 @@ def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
     )
 
 
-# The settings that a line of a batch, or a program that asks by HTTP, may have of its own. What is
-# loaded for retrieval is as the user says.
+# The settings that each line of a batch or each HTTP request may override. Only the user decides
+# which models retrieval loads.
 PER_REQUEST = (
     "method",
     "num_draft",
-    *(n for n in settings_in("answer", "retrieval") if Use.OWN not in SETTINGS[n].uses),
+    *(n for n in settings_in("answer", "retrieval") if Use.USER_ONLY not in SETTINGS[n].uses),
 )
 
 
@@ -855,7 +855,7 @@ def settings_schemas() -> dict[str, Schema]:
 
 
 def shown_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings by name for output: of a password only that there is one."""
+    """Return the settings by name for output, without the values of secrets."""
     values = settings.values()
     for name, value in values.items():
         if value and Use.SECRET in SETTINGS[name].uses:
@@ -865,12 +865,12 @@ def shown_settings(settings: Settings) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Values from one place.
+    """The settings from one place.
 
     Attributes:
-        origin: How `ngt config show` names the place.
+        origin: What `ngt config show` calls the place.
         values: The values of settings by name.
-        ignored: Settings that are there and may not: see `project_layer`.
+        ignored: Settings that this place may not set; see `project_layer`.
     """
 
     origin: str
@@ -887,7 +887,7 @@ class Resolved:
 
 
 def merge(layers: Sequence[Layer]) -> Resolved:
-    """Merge layers: of each setting the first value decides.
+    """Merge layers; the first layer that has a setting determines its value.
 
     Raises UsageError for a value out of range.
     """
@@ -922,7 +922,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the NGT_* variables that are not read, each with a hint."""
+    """Return the NGT_* variables that no setting has, each with a hint."""
     known = [*(setting.variable for setting in SETTINGS.values()), "NGT_HOME"]
     unknown = []
     for variable in sorted(environ):
@@ -933,40 +933,42 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def file_layer(path: Path) -> Layer:
-    """Return the values of a settings file; none where there is no such file."""
+    """Return the values of a settings file, which need not exist."""
     values = read_mapping(path) if os.path.lexists(path) else {}
     return Layer(str(path), {k: check_key(k, v, path) for k, v in values.items()})
 
 
 def project_layer(path: Path) -> Layer:
-    """Return the values of the settings file of the current folder, which need not be the user's.
+    """Return the values of the settings file in the current folder, which may be someone else's.
 
-    It may say how answers are made and how documents are read. It may not say what is loaded,
-    fetched, kept or run, nor name other files: such settings are ignored, and reported.
+    It may set how answers are made and how documents are read. It may not set what is loaded,
+    fetched, kept or run, nor name other files: such settings are ignored and reported.
     """
     values = read_mapping(path) if os.path.lexists(path) else {}
-    ignored = [name for name, value in values.items() if _is_for_the_user(name, value)]
+    ignored = [name for name, value in values.items() if _is_user_only(name, value)]
     kept = {k: check_key(k, v, path) for k, v in values.items() if k not in ignored}
     return Layer(str(path), kept, tuple(ignored))
 
 
-def _is_for_the_user(name: str, value: Any) -> bool:
-    """Return whether only the user may say this."""
+def _is_user_only(name: str, value: Any) -> bool:
+    """Return whether only the user may set this value."""
     setting = SETTINGS.get(name)
     if setting is None:
         return False
-    return Use.OWN in setting.uses or (Use.FILE in setting.uses and names_file(setting, value))
+    return Use.USER_ONLY in setting.uses or (
+        Use.FILE in setting.uses and names_file(setting, value)
+    )
 
 
 def names_file(setting: Setting, value: Any) -> bool:
-    """Return whether the value of a setting of Use.FILE stands for the text of a file."""
+    """Return whether the value of a setting with Use.FILE names a file with the text."""
     if not isinstance(value, str):
         return False
     return bool(schema_file(value)) if Use.SCHEMA in setting.uses else value.startswith("@")
 
 
 def schema_file(schema: str) -> str:
-    """Return the name of the file that a schema stands for; "" where it is the schema itself.
+    """Return the file that a schema setting names; "" if it is the schema itself.
 
     >>> schema_file("@my fields"), schema_file(" fields.json"), schema_file("total: net/gross")
     ('my fields', 'fields.json', '')
@@ -979,26 +981,26 @@ def schema_file(schema: str) -> str:
     return os.path.expanduser(name) if is_file and not is_text else ""
 
 
-def words_of_ignored(layer: Layer) -> str:
-    """Return which settings of a layer are ignored, and how to give them; "" for none."""
+def ignored_warning(layer: Layer) -> str:
+    """Return a warning about the ignored settings of a layer; "" if there are none."""
     if not layer.ignored:
         return ""
     names = ", ".join(layer.ignored)
     flags = ", ".join(SETTINGS[name].flag for name in layer.ignored)
     return (
-        f"{layer.origin} in this folder may not set {names}: that is ignored. Give {flags}, or set"
+        f"{layer.origin} in this folder may not set {names}, which is ignored. Give {flags}, or set"
         f" it in {home('config') / 'config.yaml'}"
     )
 
 
 def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ()) -> Any:
-    """Return the value of a setting in its type.
+    """Check and return the value of a setting, in its type.
 
     Args:
-        name: The setting.
+        name: The name of the setting.
         value: The value, of any type.
-        where: Where it stands: the path of a settings file, or the place of a line of a batch.
-        extra: Names that are known there besides those of settings.
+        where: The path of its settings file, or the position of its line in a batch.
+        extra: Other names that are allowed there.
 
     Raises:
         UsageError: There is no such setting, or the value is wrong.
@@ -1019,14 +1021,14 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
         return typed
     if not isinstance(where, Path):  # a line of a batch
         raise UsageError(f"{where}: {name} is {shown(typed)}", hint="Write the text itself.")
-    path = where.parent / os.path.expanduser(named[1:])  # as seen from the settings file
+    path = where.parent / os.path.expanduser(named[1:])  # relative to the settings file
     return f"@{path}"
 
 
 def choices_of(text: str, where: object) -> tuple[str, ...]:
-    """Return the texts of a list with commas or, where some have commas, in JSON.
+    """Parse a list of texts that is written with commas or, if texts contain commas, in JSON.
 
-    Raises UsageError, which begins with `where`, for what is no list of texts.
+    Raises UsageError, whose message begins with `where`, if it is not a list of texts.
 
     >>> choices_of("yes, no", ""), choices_of('["Yes, Sir", "no"]', "")
     (('yes', 'no'), ('Yes, Sir', 'no'))

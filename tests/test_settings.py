@@ -175,7 +175,7 @@ def test_a_file_in_the_current_folder_has_no_other_file_read(
     (tmp_path / "ngt.yaml").write_text(json.dumps({name: value}))
     done = ngt("summarize", HARBOUR, "--dry-run", cwd=tmp_path)
     assert done.returncode == 0 and b"secret" not in done.stdout
-    assert f"may not set {name}: that is ignored".encode() in done.stderr
+    assert f"may not set {name}, which is ignored".encode() in done.stderr
 
 
 def test_a_schema_without_a_file_may_stand_in_the_current_folder(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_a_hub_is_asked_where_one_of_the_models_is_not_here(
 
 @pytest.mark.parametrize("name", PER_REQUEST)
 def test_what_a_line_may_set_is_never_for_the_user_alone(name: str) -> None:
-    assert Use.OWN not in SETTINGS[name].uses
+    assert Use.USER_ONLY not in SETTINGS[name].uses
 
 
 def test_settings_that_the_method_does_not_read_do_not_part_a_batch() -> None:

@@ -138,7 +138,7 @@ def layers_of(flags: Mapping[str, Any]) -> list[config.Layer]:
         Notes().warn(f"{name} is not read. {hint}")
     layers = [config.Layer("flag", flags), *config.environment_and_file_layers()]
     for layer in layers:
-        words = config.words_of_ignored(layer)
+        words = config.ignored_warning(layer)
         if words:
             Notes().warn(words)
     colors = [layer.values["color"] for layer in layers if "color" in layer.values]

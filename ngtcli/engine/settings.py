@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from ngtcli.config import (
-    OF_FORM,
+    FORM_TOKENS,
     SETTINGS,
     Layer,
     Resolved,
@@ -68,7 +68,7 @@ def with_room(settings: Settings, is_given: bool) -> Settings:
     """
     is_default = not is_given and settings.answer.max_tokens == SETTINGS["max_tokens"].default
     if settings.answer.has_form and is_default:
-        return settings.replace(max_tokens=OF_FORM)
+        return settings.replace(max_tokens=FORM_TOKENS)
     return settings
 
 

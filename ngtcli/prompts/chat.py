@@ -17,7 +17,7 @@ from itertools import groupby, product
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from ngtcli.config import SettingError, Settings, arguments_of
+from ngtcli.config import SettingError, Settings, template_variables
 from ngtcli.documents.text import utf8
 from ngtcli.errors import TemplateError, UsageError
 from ngtcli.models.checkpoint import TEMPLATE_HINT
@@ -56,7 +56,7 @@ class Chat:
     Attributes:
         system: The system prompt; "" for none.
         template: The name of the template, if the model has several.
-        arguments: Variables of the template as KEY=VALUE texts, which `arguments_of` reads.
+        arguments: Variables of the template as KEY=VALUE texts, which `template_variables` reads.
         documents: Whether the template gets the documents; otherwise they are in the message.
         think: The setting of that name. `thinking.switched` applies it; `render` ignores it.
         ending: Text that follows what the template writes.
@@ -177,7 +177,7 @@ def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
         return
     signature = inspect.signature(tokenizer.backend.apply_chat_template)
     reserved = {"messages", *signature.parameters}
-    for key, value in arguments_of(chat.arguments).items():
+    for key, value in template_variables(chat.arguments).items():
         if key in reserved:
             raise UsageError(f"template_arg {key} is reserved: ngt sets it", hint="Leave it out.")
         if tokenizer.has_control(utf8(json.dumps(value, ensure_ascii=False))):
@@ -402,7 +402,7 @@ def _template_names(backend: Any) -> list[str]:
 
 def _options(chat: Chat, source: str, texts: Mapping[int, str]) -> dict[str, Any]:
     """Return the arguments of `apply_chat_template` other than the turns."""
-    options = arguments_of(chat.arguments)
+    options = template_variables(chat.arguments)
     if chat.template:
         options["chat_template"] = chat.template
     documents: list[dict[str, Any]] = []

@@ -6,7 +6,7 @@ A template contains the marks of its format (decoding/reasoning.py).
 from dataclasses import replace
 from functools import lru_cache
 
-from ngtcli.config import Settings, arguments_of
+from ngtcli.config import Settings, template_variables
 from ngtcli.decoding.reasoning import FORMATS, Format, Part, Thinking, part_of
 from ngtcli.errors import UsageError
 from ngtcli.models.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ def switched(tokenizer: Tokenizer, chat: Chat) -> Chat:
             hint="Leave --think out.",
         )
     for name in _SWITCHES:
-        if name in arguments_of(chat.arguments):
+        if name in template_variables(chat.arguments):
             raise UsageError(
                 f"--think and --set template_arg={name} are mutually exclusive",
                 hint="Give one of them.",

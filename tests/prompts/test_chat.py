@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.config import Settings, arguments_of
+from ngtcli.config import Settings, template_variables
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.checkpoint import BUILTIN_PATH
@@ -264,7 +264,7 @@ def test_argument_values_are_json_or_text() -> None:
         "2026-01-01": "2026-01-01",
     }
     for written, value in items.items():
-        assert arguments_of([f"x={written}"]) == {"x": value}
+        assert template_variables([f"x={written}"]) == {"x": value}
 
 
 # --- as commands have it ---
