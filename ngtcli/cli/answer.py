@@ -1,5 +1,4 @@
-"""`ngt summarize`, a summary of documents, `ngt ask`, the answer to a question from them, and
-`ngt generate`, what a free prompt asks for."""
+"""The commands that answer once: `ngt summarize`, `ngt ask` and `ngt generate`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -140,7 +139,7 @@ def _answer(
     paths: list[str] | None,
     hint: str,
 ) -> None:
-    """Check the request, read the documents (None: it is about none), and answer it."""
+    """Check the request, read the documents (`paths` None: it has none), and answer it."""
     request, output = check_request(request, output, answer_flags, flags)
     notes = Notes(output.verbose)
     with reporting_to(notes):
@@ -148,7 +147,7 @@ def _answer(
         if paths is not None:
             request = replace(request, loaded=read_documents(paths, request, output, hint))
         if answer_flags.dry_run:
-            from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
+            from ngtcli.cli.dry_run import dry_run  # here, because it imports much
 
             dry_run(request, output, notes)
         else:
@@ -165,8 +164,8 @@ def _answer_each(
     restart: bool,
     limit: int,
 ) -> None:
-    """Check the request, and answer it of each document by itself."""
-    from ngtcli.cli.per_file import run_per_file  # here: they load more
+    """Check the request, and answer it for each document separately."""
+    from ngtcli.cli.per_file import run_per_file  # here, because they import much
     from ngtcli.engine.checks import check_session
 
     if answer_flags.dry_run:
@@ -186,7 +185,7 @@ def _answer_each(
     checks.warn_of_no_effect(situations, values)
     output = effective_output(output, situations)
     request = _without_effect_on_each(request, flags, situations)
-    # One answer is checked, and not the table or the folder that all of them go to.
+    # This checks a single answer, not the table or folder that all answers go to.
     single = replace(output, path=None, force=False)
     request, checked = check_request(request, single, answer_flags, flags)
     output = replace(checked, path=output.path, force=output.force)
@@ -197,7 +196,7 @@ def _answer_each(
 def _without_effect_on_each(
     request: Request, flags: SettingFlags, situations: Sequence[Situation]
 ) -> Request:
-    """Return a request without what has no effect in these situations."""
+    """Return a request without the settings that have no effect in these situations."""
     unused = checks.without_effect(situations)
     keep_warm = SETTINGS["keep_warm"]
     if "--predict" in unused:
@@ -209,7 +208,7 @@ def _without_effect_on_each(
 
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:
-    """The prompt, from the command line, a file or a pipe. Raises UsageError, InputError."""
+    """Return the prompt of the command line, a file or a pipe. Raises UsageError, InputError."""
     word = only_word("prompt", "generate", words or [STDIN])
     hint = 'Give one, as in ngt generate "Write …"'
     if word != STDIN:

@@ -12,7 +12,7 @@ from ngtcli.config import Settings
 from ngtcli.engine.batch.run import Item, Items, Results, answer_all
 from ngtcli.engine.events import Drawn, Ended, Outcome
 from ngtcli.engine.no_answer import no_answer
-from ngtcli.engine.request import OtherModelError, Request, limit_of
+from ngtcli.engine.request import OtherModelError, Request, builtin_limit
 from ngtcli.errors import INTERRUPTED, FailedLinesError, UsageError
 from ngtcli.server.client import Remote
 from ngtcli.server.many import ServedRun
@@ -259,6 +259,6 @@ def answer_items(
 
 def warn_of_limits(notes: Notes, request: Request) -> None:
     """Say what of a request the built-in model cannot do."""
-    limit = limit_of(request)
+    limit = builtin_limit(request)
     if limit:
         notes.demonstration(request.settings.model.model, limit)

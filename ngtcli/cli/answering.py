@@ -1,6 +1,6 @@
-"""How `ngt summarize` and `ngt ask` answer: one prompt, one answer, shown as it comes.
+"""How `ngt summarize`, `ngt ask` and `ngt generate` answer one request and show the answer.
 
-Also the list of an answer's sources, and its page.
+This module also prints the list of an answer's sources, and writes its page.
 """
 
 import sys
@@ -33,7 +33,7 @@ from ngtcli.engine.events import (
     report_to,
 )
 from ngtcli.engine.no_answer import NOT_IN_DOCUMENTS, no_answer
-from ngtcli.engine.request import Request, Want, limit_of
+from ngtcli.engine.request import Request, Want, builtin_limit
 from ngtcli.errors import INTERRUPTED, NgtError, StoppedError
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.live_marks import LiveMarks
@@ -48,14 +48,14 @@ _CUT_OFF = CUT_OFF | {
     "interrupted": "interrupted; the answer is incomplete",
 }
 _OTHER_WORDS = "Use words from the documents, or choose another model with -m."
-_REASONING_KEPT = 400  # characters, of which a status line shows the last; guess
+_REASONING_KEPT = 400  # last characters of the reasoning, for the status line (guess)
 
 
 def answerer_of(request: Request, *, dry_run: bool = False) -> Answerer:
-    """Return what answers a request; its settings are checked. Raises UsageError and ModelError."""
+    """Check the settings of a request; return what answers it. Raises UsageError, ModelError."""
     answerer = Answerer()
     if dry_run:
-        from ngtcli.engine.checks import check_session  # here: it loads what reads models
+        from ngtcli.engine.checks import check_session  # here, because it imports much
 
         check_session(request.settings, dry=True)
     else:
@@ -64,7 +64,7 @@ def answerer_of(request: Request, *, dry_run: bool = False) -> Answerer:
 
 
 def run(request: Request, output: Output, answerer: Answerer, notes: Notes) -> None:
-    """Have a request answered, and show the answer. Raises NgtError; exits 130 when interrupted."""
+    """Answer a request and show the answer. Raises NgtError; exits with 130 if interrupted."""
     check_written((output.path, output.html), output.force)
     request = replace(request, wants=wanted(output, notes))
     showing = Showing(request, output, notes)
@@ -78,13 +78,13 @@ def run(request: Request, output: Output, answerer: Answerer, notes: Notes) -> N
 
 
 def keep_warm(answerer: Answerer, settings: Settings) -> None:
-    """Have a process keep the model loaded, where that is wanted and none does."""
+    """Start a process that keeps the model loaded, if the settings ask for it and none does."""
     if answerer.loaded and seconds_of(settings.engine.keep_warm):
         start(settings)
 
 
 def wanted(output: Output, notes: Notes) -> frozenset[Want]:
-    """Return what is shown of an answer besides its text."""
+    """Return which parts of an answer besides its text are shown."""
     wants = set()
     if output.verbose:
         wants.add(Want.REMARKS)
@@ -94,7 +94,10 @@ def wanted(output: Output, notes: Notes) -> frozenset[Want]:
 
 
 class Showing:
-    """Shows the events of a request: the answer as it comes, and then whole, also in files."""
+    """Shows the events of a request: the answer as it is generated, then the complete answer.
+
+    The complete answer may go to files.
+    """
 
     def __init__(self, request: Request, output: Output, notes: Notes) -> None:
         self._request = request
@@ -102,18 +105,19 @@ class Showing:
         self._notes = notes
         self._report = report_to(reporting.current())
         self._origins: Sequence[str] = ()
-        self._sink: PlainSink | None = None  # where the text goes as it comes
-        self._marks: LiveMarks | None = None  # of the sources of that text
-        self._excerpts: Sequence[Excerpt] | None = None  # what the model read, where not all
-        self._tokens = 0  # of the answer so far
-        self._has_begun = False  # whether text of it is shown
-        self._reasoning = ""  # the last of it
+        self._sink: PlainSink | None = None  # shows the text as it is generated
+        self._marks: LiveMarks | None = None  # marks the sources of that text
+        self._excerpts: Sequence[Excerpt] | None = None  # what the model read, if not everything
+        self._tokens = 0  # number of tokens of the answer so far
+        self._has_begun = False  # whether text of the answer has been shown
+        self._reasoning = ""  # the end of the reasoning so far
         self.started = 0.0  # when the answer began, by time.monotonic; 0.0 before
 
     def show(self, answer: Answer) -> Ended | None:
-        """Show all events, and on Ctrl-C what came of the answer; return None where none came.
+        """Show all events; after Ctrl-C, show the answer so far. Raises NgtError.
 
-        Raises NgtError.
+        Returns:
+            The complete or interrupted answer; None if there is none.
         """
         last: Event | None = None
         try:
@@ -125,21 +129,21 @@ class Showing:
                             break
                         last = event
                         self._show(event)
-                    except KeyboardInterrupt:  # what there is comes as the end
+                    except KeyboardInterrupt:  # the last event has the answer so far
                         events.interrupt()
         except StoppedError as error:
             self._notes.warn(str(error))
             return None
         except NgtError:
-            self._close_sink()  # what has come of the answer is shown whole
+            self._close_sink()  # the answer so far is shown completely
             raise
         return last if isinstance(last, Ended) else None
 
     def _show(self, event: Event) -> None:
         match event:
             case Prompted():
-                if self._request.task != "chat":  # a conversation has said it
-                    model, limit = self._request.settings.model.model, limit_of(self._request)
+                if self._request.task != "chat":  # a conversation showed it at its start
+                    model, limit = self._request.settings.model.model, builtin_limit(self._request)
                     self._notes.demonstration(model, limit)
                 self._excerpts = event.selection.excerpts if event.selection else None
                 report_passages(self._request, self._output, event.selection, self._notes)
@@ -148,7 +152,7 @@ class Showing:
                 self._notes.clear()
                 self._origins = event.origins
                 if self._output.waits_for_end(self._request):
-                    process.unwind_on_interrupt()  # even an empty answer is delivered
+                    process.unwind_on_interrupt()  # so that even an empty answer is delivered
                 else:
                     self._legend()
                     self._sink = _new_sink(self._request.settings, sys.stdout)
@@ -169,7 +173,7 @@ class Showing:
             self._notes.legend(self._origins)
 
     def _step(self, event: Stepped) -> None:
-        """Show the tokens of a step as text, or else in the status line."""
+        """Show the tokens of a step as text, or their number in the status line."""
         tokens = event.step.tokens
         if self._sink is not None and not self._tokens:
             process.unwind_on_interrupt()
@@ -196,7 +200,7 @@ class Showing:
             self._close_sink()
 
     def _runs(self, event: Stepped) -> list[Run]:
-        """Return the text of a step, of the answer only what has its marks by now."""
+        """Return the text of a step that can be shown: answer text only with its final marks."""
         runs = runs_of(event.step.tokens, self._output.shows_thinking)
         if self._marks is None:
             return runs
@@ -216,9 +220,9 @@ class Showing:
         self._sink = None
 
     def _end(self, answer: Ended) -> None:
-        """Deliver the whole answer. Raises NgtError; exits 130 where it was interrupted."""
+        """Deliver the complete answer, or the interrupted one. Raises NgtError."""
         self._close_sink()
-        error = self._request.cut_off(answer.finish_reason)
+        error = self._request.incomplete_error(answer.finish_reason)
         with process.unbroken():
             self._write(answer, error)
         self._report_facts(answer)
@@ -235,10 +239,10 @@ class Showing:
             self._notes.warn(warning)
 
     def _write(self, answer: Ended, error: NgtError | None) -> None:
-        """Write what is not shown yet of the whole answer; of half an answer less."""
+        """Write what has not been shown of the answer; with `error`, its form is incomplete."""
         request, output = self._request, self._output
         if error and not output.is_json:
-            pass  # half of structured output is of no use
+            pass  # incomplete structured output is useless
         elif self._marks is not None:
             print_sources(self._marks.places, request.settings, sys.stdout)
         elif output.cites and not output.path:
@@ -263,11 +267,11 @@ class Showing:
 
     def _page(self, answer: Ended) -> str:
         """Return the answer next to its documents, as HTML."""
-        from ngtcli.render.answer_page import answer_page  # here: few runs need it
+        from ngtcli.render.answer_page import answer_page  # here, because few runs need it
 
         documents = self._request.documents
         sources = answer.sources
-        if answer.selection:  # documents of which nothing was read are left out
+        if answer.selection:  # leave out documents that were not read
             read = sorted({excerpt.document for excerpt in answer.selection.excerpts})
             documents = [self._request.documents[number] for number in read]
             sources = sources.among(read)
@@ -291,9 +295,9 @@ def _new_sink(settings: Settings, out: TextIO) -> PlainSink:
 
 
 def print_answer(request: Request, output: Output, answer: Ended, out: TextIO) -> None:
-    """Print a whole answer, with --cite its marks and its sources, which link to the files.
+    """Print a complete answer; with --cite also its marks and sources, which link to the files.
 
-    It goes to `out` in the form that standard output has it.
+    It is written to `out`, in the form that suits standard output.
     """
     sink = _new_sink(request.settings, out)
     sources = answer.sources if output.cites else NO_SOURCES
@@ -303,7 +307,7 @@ def print_answer(request: Request, output: Output, answer: Ended, out: TextIO) -
 
 
 def print_sources(places: Sequence[Source], settings: Settings, out: TextIO) -> None:
-    """Print the list of sources below an answer, an empty line before it; nothing without any."""
+    """Print an empty line and the sources of an answer, or nothing if it has none."""
     lines = "".join(f"{listed(source)}\n" for source in places)
     if sys.stdout.isatty():
         styled = wants_color(sys.stdout, settings.output.color)
@@ -313,7 +317,7 @@ def print_sources(places: Sequence[Source], settings: Settings, out: TextIO) -> 
 
 
 def _marked(output: Output, answer: Ended) -> list[Run]:
-    """Return an answer that is shown whole, with its reasoning and marks where they are wanted."""
+    """Return the runs of a complete answer, with reasoning and marks if `output` asks for them."""
     reasoning = []
     if output.shows_thinking and answer.thought:
         reasoning = [(f"{answer.thought}\n\n", THOUGHT)]
@@ -323,7 +327,7 @@ def _marked(output: Output, answer: Ended) -> list[Run]:
 
 
 def body_of(request: Request, output: Output, answer: Ended) -> str:
-    """Return what a file gets, without its last newline: the JSON object, or the answer."""
+    """Return the content of an output file, without its last newline: JSON, or the answer."""
     if output.is_json:
         from ngtcli.cli.answer_object import answer_object  # here: few runs need it
 

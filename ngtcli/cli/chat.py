@@ -29,7 +29,7 @@ from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.quotes.sources import sources_of
-from ngtcli.engine.request import Request, Want, limit_of
+from ngtcli.engine.request import Request, Want, builtin_limit
 from ngtcli.engine.settings import text_of
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, unexpected
 from ngtcli.prompts.turns import Turn
@@ -164,7 +164,7 @@ class Conversation:
 
     def name_model(self) -> None:
         """Remark once that the built-in model cannot hold a conversation."""
-        self.notes.demonstration(self._request.settings.model.model, limit_of(self._request))
+        self.notes.demonstration(self._request.settings.model.model, builtin_limit(self._request))
 
     def take(self, text: str) -> bool:
         """Answer a question or follow a command; return whether the conversation continues."""

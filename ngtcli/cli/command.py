@@ -1,4 +1,4 @@
-"""What a command of ngt is: a function, with the options that it declares and those of settings.
+"""Commands of ngt: functions whose options are their parameters and settings.
 
     @command("list", settings=("model", "max_mb"), view=table("name,tokens", cells))
     def docs_list(
@@ -9,19 +9,20 @@
     ) -> list[Row]:
         '''List documents.'''
 
-The parameters of the function are as Typer documents them. Three kinds are known by their types:
+The parameters of the function are declared as Typer documents it, except for three types:
 
-- `SettingFlags` gets the settings that were given. The command has an option for each setting of
-  `settings`.
-- A dataclass has a field for each of several options, and the function gets an instance.
-- `typer.Context` gets the context.
+- `SettingFlags` receives the settings that were given on the command line. The command has an
+  option for each name in `settings`.
+- A dataclass stands for several options, one per field; the function receives an instance.
+- `typer.Context` receives the context.
 
-A command with a `view` returns a report, or yields it and continues. It has `--json`, which prints
-the report; else the view shows it. `report` is what `ngt schema` describes.
+A command with a `view` returns a report, or yields it and continues. With `--json` the report is
+printed as JSON; otherwise the view shows it. `ngt schema` describes the type of `report`.
 
-Typer makes a command of a function alone. So here `Declaration` makes the parameters of all three,
-and the classes below are those that Typer documents for `cls`. Reading the command line, errors,
-help pages and completion are Typer's.
+Typer can make a command only from a function's own parameters. So `Declaration` collects the
+parameters from the function, the settings and the flags of all commands, and the classes below are
+what Typer documents for `cls`. Typer itself parses the command line, reports errors, and prints
+help pages and completions.
 """
 
 import inspect
@@ -64,13 +65,13 @@ _DEFAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a command is made of.
+    """The parts of a command.
 
     Attributes:
-        function: What it runs.
-        settings: The settings that it has an option for.
-        view: How people see its report; None for a command that shows what it does itself.
-        report: The type of its report, or a function that makes the schema of it; None without.
+        function: The function that it runs.
+        settings: The names of the settings that it has an option for.
+        view: How its report is shown to people; None if the function shows its own output.
+        report: The type of its report, or a function that makes its schema; None if it has none.
     """
 
     function: Function
@@ -79,7 +80,7 @@ class Declaration:
     report: Any = None
 
     def parameters(self) -> Parameters:
-        """Return the options and arguments: of the function, of settings, of every command."""
+        """Return the options and arguments of the function, of settings, and of every command."""
         parameters: Parameters = []
         for name, declared in get_params_from_function(self.function).items():
             kind = declared.annotation
@@ -95,7 +96,7 @@ class Declaration:
         return parameters
 
     def arguments(self, context: typer.Context) -> dict[str, Any]:
-        """Return what the function is called with. Raises UsageError."""
+        """Return the arguments to call the function with. Raises UsageError."""
         arguments: dict[str, Any] = {}
         for name, declared in get_params_from_function(self.function).items():
             kind = declared.annotation
@@ -112,18 +113,18 @@ class Declaration:
 
     @property
     def help(self) -> str:
-        """The docstring of the function; a paragraph is one line, but examples keep theirs."""
+        """The docstring of the function, with each paragraph on one line, except for examples."""
         paragraphs = (inspect.getdoc(self.function) or "").split("\n\n")
         return "\n\n".join(map(_joined, paragraphs))
 
     @property
     def epilog(self) -> str | None:
-        """What the page of a command that answers ends with: where its defaults come from."""
+        """The end of its help page: for commands that answer, where defaults come from."""
         return _DEFAULTS if "max_tokens" in self.settings else None
 
 
 class Command(TyperCommand):
-    """A command: see the module. Its function is called when the command line was read."""
+    """A command; see the module. Its function is called after the command line is parsed."""
 
     def __init__(self, name: str, declaration: Declaration) -> None:
         super().__init__(
@@ -158,7 +159,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands. One that does something by itself has a function, as a command has."""
+    """A group of commands. A group that can run without a command has a function."""
 
     def __init__(self, name: str, declaration: Declaration | None = None) -> None:
         self._declaration = declaration
@@ -182,7 +183,7 @@ class Group(TyperGroup):
         view: View | None = None,
         report: Any = None,
     ) -> Callable[[Function], Command]:
-        """Make a command of this group of a function; the arguments are those of `command`."""
+        """Make a function a command of this group; for the arguments see `command`."""
 
         def decorate(function: Function) -> Command:
             made = command(name, settings=settings, view=view, report=report)(function)
@@ -202,7 +203,7 @@ class Group(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the arguments name. Raises UsageError for a file in its place."""
+        """Return the command that the arguments name. Raises UsageError if it is a file."""
         name = args[0]
         is_unknown = self.get_command(ctx, name) is None and not ctx.resilient_parsing
         if is_unknown and "show" in self.commands and os.path.lexists(name):
@@ -214,7 +215,7 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Call the function of the group, if it has one, and then that of a command in it."""
+        """Call the function of the group, if it has one, and then that of the named command."""
         if self._declaration is None:
             return super().invoke(ctx)
         _check_verbosity(ctx)
@@ -227,14 +228,14 @@ class Group(TyperGroup):
 def command(
     name: str, *, settings: Sequence[str] = (), view: View | None = None, report: Any = None
 ) -> Callable[[Function], Command]:
-    """Make a command of a function; see the module.
+    """Turn a function into a command; see the module.
 
     Args:
-        name: Its name.
+        name: The name of the command.
         settings: The settings that it has options for.
-        view: How people see its report.
-        report: The type of its report, or what makes the schema of that; without it, the type that
-            the function returns.
+        view: How its report is shown to people.
+        report: The type of its report, or a function that makes its schema; None: the type that the
+            function returns.
     """
 
     def decorate(function: Function) -> Command:
@@ -247,7 +248,7 @@ def command(
 
 
 def group(name: str, *, settings: Sequence[str] = ()) -> Callable[[Function], Group]:
-    """Make a group of a function, which is called also where no command of the group is named."""
+    """Turn a function into a group, which calls it even if no command of the group is named."""
 
     def decorate(function: Function) -> Group:
         return Group(name, Declaration(function, settings))
@@ -261,26 +262,26 @@ class _JsonFlag:
 
 
 def _has_flags(kind: Any) -> bool:
-    """Return whether each field of this type is a flag."""
+    """Return whether the fields of this type are flags, as those of all dataclasses are."""
     return is_dataclass(kind)
 
 
 def _check_distinct(parameters: Parameters) -> None:
-    """Raise TypeError where two parameters of a command have the same name."""
+    """Raise TypeError if two parameters of a command have the same name."""
     names = [parameter.name for parameter in parameters]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise TypeError(f"a command has two parameters of the name {', '.join(sorted(twice))}")
+        raise TypeError(f"a command has two parameters named {', '.join(sorted(twice))}")
 
 
 def _type_of_report(function: Function) -> Any:
-    """Return the type of what a function returns, or yields first."""
+    """Return the type that a function returns, or yields first."""
     returned = inspect.signature(function, eval_str=True).return_annotation
     return get_args(returned)[0] if inspect.isgeneratorfunction(function) else returned
 
 
 def _joined(paragraph: str) -> str:
-    """Return a paragraph as one line; examples keep their lines, as Typer marks them."""
+    """Return a paragraph as one line, or an example with the mark that keeps its lines."""
     lines = [line.strip() for line in paragraph.strip().split("\n")]
     return "\b\n" + "\n".join(lines) if lines[0].startswith("ngt ") else " ".join(lines)
 
@@ -292,16 +293,16 @@ def _is_given(flag: str, context: typer.Context) -> bool:
 
 
 def _check_verbosity(context: typer.Context) -> None:
-    """Raise UsageError where a command is to say more and only errors."""
+    """Raise UsageError if both -q and -v are given."""
     if is_silent() and _is_given("--verbose", context):
         raise UsageError("-q and -v are mutually exclusive", hint="Give one of them.")
 
 
 @contextmanager
 def _cache_within_bound(*, verbose: bool) -> Iterator[None]:
-    """Bring the cache within its bound after this block, if the block wrote to it.
+    """Shrink the cache to its limit after this block, if the block wrote to it.
 
-    With `verbose` what was removed is reported.
+    If `verbose`, report what was removed.
     """
     try:
         yield
@@ -316,15 +317,14 @@ def _cache_within_bound(*, verbose: bool) -> Iterator[None]:
 
 @contextmanager
 def _hints_for_flags(context: typer.Context, settings: Sequence[str]) -> Iterator[None]:
-    """Raise UsageError with a hint for an unknown flag of which we know what was meant.
+    """Raise UsageError with a hint for an unknown flag whose meaning is known.
 
-    That is a flag that ngt had once, or the name of one of the command's settings that `--set`
-    gives.
+    Known are flags of earlier versions, and those settings of the command that `--set` gives.
     """
     try:
         yield
     except typer.TyperException as error:
-        flag = getattr(error, "option_name", "")  # Typer's error of an unknown option has it
+        flag = getattr(error, "option_name", "")  # only the error for an unknown option has it
         is_known = any(flag in (*p.opts, *p.secondary_opts) for p in context.command.params)
         if not flag or is_known:
             raise
@@ -336,7 +336,7 @@ def _hints_for_flags(context: typer.Context, settings: Sequence[str]) -> Iterato
 
 
 def _hint_of_set(flag: str, settings: Sequence[str]) -> str:
-    """Return how to give the setting that a flag names, if it is one for `--set`; else ""."""
+    """Return how to give the setting that a flag names with `--set`; "" if that is not possible."""
     name = flag.lstrip("-").replace("-", "_")
     setting = SETTINGS.get(name.removeprefix("no_"))
     if setting is None or setting.name not in settings or Use.SET not in setting.uses:

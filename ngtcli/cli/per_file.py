@@ -34,7 +34,7 @@ from ngtcli.engine.batch.run import Item, ItemId, ListedItems, Work
 from ngtcli.engine.batch.table import FileRows, FolderOutput, Row, TableOutput
 from ngtcli.engine.events import Ended
 from ngtcli.engine.no_answer import no_answer
-from ngtcli.engine.request import Request, limit_of
+from ngtcli.engine.request import Request, builtin_limit
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
 from ngtcli.system.json_form import dump_json
@@ -76,7 +76,7 @@ def run_per_file(
         progress.set_total(len(documents), len(left), "already done")
         if output.path is not None and output.is_table:
             warn_of_deleted(notes, output.path, written.deleted())
-        unsupported = limit_of(request, len(documents))
+        unsupported = builtin_limit(request, len(documents))
         if left and unsupported:
             notes.demonstration(request.settings.model.model, unsupported)
 
@@ -113,7 +113,7 @@ class _FileResults:
         """Ask about one document, and return its row. Raises NgtError if there is no answer."""
         request = replace(self._request, loaded=Loaded((document,)))
         (answer,) = yield [request]
-        error = request.cut_off(answer.finish_reason) or no_answer(answer.finish_reason)
+        error = request.incomplete_error(answer.finish_reason) or no_answer(answer.finish_reason)
         if error is not None:
             raise error
         return _row(request, self._output, document.name, answer, self._written)

@@ -1,7 +1,7 @@
 """The engine: it takes prepared prompts and returns the events of their answers.
 
-A caller prepares a request, from any thread, and adds the result when the engine has room for it.
-Each `step` then does one forward pass for all jobs and returns their events. Progress within a
+A caller prepares a request on any thread, and adds the result when the engine has room for it. Each
+`step` then runs one forward pass for all jobs and returns their events. Progress within a
 step, such as the number of prefilled tokens, goes to the `report` of the request.
 """
 
@@ -18,7 +18,7 @@ from ngtcli.engine.request import Request, Want
 from ngtcli.engine.session import AS_SET, AnswerOptions, Session
 from ngtcli.errors import NgtError
 from ngtcli.prompts.build import Prompt, check_known, look_alikes
-from ngtcli.prompts.selecting import is_unasked
+from ngtcli.prompts.selecting import skips_model
 from ngtcli.system.reporting import reporting_to
 
 
@@ -28,9 +28,9 @@ class Submission:
 
     Attributes:
         request: The request.
-        owner: Who asks, "" for the user of this process.
-        report: Receives messages, the progress of the prefill and the part of a long document that
-            is being answered, while a step runs. It may raise StoppedError to end that work.
+        owner: The client that sent the request; "" for the user of this process.
+        report: Receives messages, the progress of the prefill, and which part of a long document
+            is being summarized, while a step runs. It may raise StoppedError to end that work.
     """
 
     request: Request
@@ -55,7 +55,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedParts:
-    """A request about documents that do not fit: the plan of their parts, and its first level."""
+    """A request whose documents do not fit: the plan of their parts, and the first level of it."""
 
     submission: Submission
     session: Session
@@ -64,26 +64,26 @@ class PreparedParts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unasked:
-    """A request that is answered without the model: its documents lack the words of it."""
+class PreparedWithoutModel:
+    """A request that is answered without the model, as its documents lack its words."""
 
     submission: Submission
     session: Session
     prompt: Prompt
 
 
-PreparedRequest = Prepared | PreparedParts | Unasked
+PreparedRequest = Prepared | PreparedParts | PreparedWithoutModel
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A prompt that an engine answers. Engines may have subclasses, with their sequences.
+    """A prompt that an engine is answering. Engines may subclass it to add their sequences.
 
     Attributes:
         prepared: The prompt.
         steps: The steps so far.
         numerics: Whether the answer is exact.
-        background: A sentence on the general text that it is drafted from, "" without one.
+        background: A sentence about the general text that drafts come from; "" if there is none.
     """
 
     prepared: Prepared
@@ -105,13 +105,13 @@ class Engine(ABC):
 
     Args:
         session: The session over the model.
-        many: The prompts are those of a batch command: they share forward passes from the start.
+        many: Whether the prompts are those of a batch, which share forward passes from the start.
     """
 
     def __init__(self, session: Session, *, many: bool = False) -> None:
         self.session = session
         self.many = many
-        self._starting = threading.Lock()  # Sessions share the grammars and tries of last prompts.
+        self._starting = threading.Lock()  # Sessions share the latest grammars and tries.
 
     # --- before a forward pass, from any thread ---
 
@@ -138,8 +138,8 @@ class Engine(ABC):
                 request.queries,
                 compares=request.task == "ask",
             )
-        if is_unasked(prompt, request.settings):
-            return Unasked(submission, session, prompt)
+        if skips_model(prompt, request.settings):
+            return PreparedWithoutModel(submission, session, prompt)
         if prompt.coverage is not None and not prompt.coverage.enough:
             submission.report(Message("warn", doubt_of(prompt.coverage)))
         options = replace(AS_SET, many=self.many, probabilities=Want.PROBABILITIES in request.wants)
@@ -148,7 +148,7 @@ class Engine(ABC):
     def prepare_answer(
         self, submission: Submission, session: Session, prompt: Prompt, options: AnswerOptions
     ) -> Prepared:
-        """Prepare the answer to a request whose prompt is made.
+        """Prepare the answer to a request whose prompt has been made.
 
         Args:
             submission: The request.
@@ -194,22 +194,22 @@ class Engine(ABC):
     def _start(
         self, session: Session, prompt: Prompt, options: AnswerOptions, private: bool
     ) -> object:
-        """Prepare an answer as this engine needs it; nothing is learned from `private` ones."""
+        """Prepare an answer for this engine; nothing is learned from one that is `private`."""
         return None
 
     # --- jobs ---
 
     @abstractmethod
     def has_room(self, submission: Submission | None = None) -> bool:
-        """Return whether a prompt of this request, or of any if it is None, may be added now."""
+        """Return whether a prompt of this request (None: of any request) may be added now."""
 
     @abstractmethod
     def add(self, prepared: Prepared, *, others: bool = False) -> Job:
-        """Add a prompt when there is room; `step` begins it. `others` will soon follow."""
+        """Add a prompt, which `step` begins when there is room; `others`: more will soon follow."""
 
     @abstractmethod
     def step(self) -> list[JobEvent]:
-        """Prefill the prompt of a job, or do one forward pass for all jobs; return the events.
+        """Prefill the prompt of a job, or run one forward pass for all jobs; return the events.
 
         The last event of a job is `Ended`, or the error that ended it.
         """
@@ -228,4 +228,4 @@ class Engine(ABC):
 
     @abstractmethod
     def finish(self, *, store: bool) -> None:
-        """Store what was learned once no job runs; with `store` also the prefix cache."""
+        """Store what was learned, when no job is left; if `store`, store the prefix cache, too."""

@@ -2,7 +2,7 @@
 
 The events of an answer are, in this order: `Prompted`, `Started`, a `Stepped` for each step, and
 `Ended`. `Message`, `Reading` and `Part` may come at any time before the end. A request that fails
-ends with an NgtError instead, which is raised while the events are iterated.
+ends with an NgtError instead, which the iterator of its events raises.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ from ngtcli.system.reporting import Reporter
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A sentence that is reported while an answer is made.
+    """A sentence that is reported while an answer is being made.
 
     Attributes:
-        kind: "status" for current work, "warn" for a warning, "remark" for information of -v.
+        kind: "status" for the current work, "warn" for a warning, "remark" for what -v shows.
         text: The sentence.
     """
 
@@ -35,7 +35,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The progress of the prefill: how many tokens of a prompt are read, of how many."""
+    """The progress of the prefill: how many of a prompt's tokens have been read."""
 
     read: int
     total: int
@@ -43,19 +43,19 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a long document that is answered from now on; "" after the last part."""
+    """The part of a long document that is summarized next; "" after the last part."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """The prompt is made.
+    """The prompt has been made.
 
     Attributes:
         tokens: Its length.
-        selection: The passages of documents that it has; None: complete documents, or none.
-        left_out: How many questions at the beginning of a conversation are left out, with their
+        selection: The passages that it contains; None: it contains complete documents, or none.
+        left_out: How many questions at the beginning of a conversation it leaves out, with their
             answers.
     """
 
@@ -66,7 +66,7 @@ class Prompted:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Prefill and decoding begin; `origins` names the origins that drafts may have."""
+    """Prefill and decoding begin; `origins` has the names of the origins of drafts."""
 
     origins: tuple[str, ...] = ()
 
@@ -90,16 +90,16 @@ class Ended:
         finish_reason: Why decoding stopped, such as "stop" or "length".
         steps: All steps.
         statistics: Numbers of tokens, steps and seconds.
-        exact: In any dtype, no token depends on drafts.
+        exact: Whether the tokens are independent of the drafts in every dtype.
         cuts: The documents that were cut to fit the prompt.
-        selection: The passages of the prompt; None if it has complete documents.
-        parts: The summaries of parts that the answer was made from.
+        selection: The passages in the prompt; None if it contains complete documents.
+        parts: Reports on the parts whose summaries the answer was made from.
         trie: Where the trie of the documents came from.
         passes: How the forward passes were run.
         policy: The decisions of the drafter; None for methods without a policy.
         drafted_by: The method that drafted.
         sources: The spans that the answer copies from documents.
-        coverage: How many words of the question the documents have; None if that says nothing.
+        coverage: How many words of the question the documents contain; None if that is irrelevant.
         facts: Short facts for the line below an answer.
         details: Further facts, if the request wants them.
         remarks: Sentences for -v, if the request wants them.
@@ -134,7 +134,7 @@ class Ended:
 
     @property
     def thought(self) -> str | None:
-        """The text of the reasoning, None without any."""
+        """The text of the reasoning; None if there is none."""
         return "".join(token.thought or "" for token in self.tokens).strip() or None
 
 
@@ -162,7 +162,7 @@ class Answer(Protocol):
 Report = Callable[[Event], object]  # receives events at once
 
 
-# A request of a batch: the caller's key, and the request or the reason that there is none.
+# An item of a batch: the caller's key, and the request, or the error that prevented it.
 Drawn = tuple[Any, Request | NgtError]
 
 
@@ -173,7 +173,7 @@ class Outcome:
     Attributes:
         key: The key that the caller gave it.
         request: The request; None if it could not be read.
-        prompt: Its prompt; None if it was not made, or if the answer was made from parts.
+        prompt: Its prompt; None if none was made, or if the answer was made from parts.
         answer: The answer, or the error.
     """
 
@@ -184,7 +184,7 @@ class Outcome:
 
 
 def report_to(reporter: Reporter) -> Report:
-    """Return what shows messages, the progress of reading, and parts by this reporter."""
+    """Return a function that shows messages, prefill progress and parts through a reporter."""
 
     def report(event: Event) -> None:
         match event:

@@ -1,4 +1,4 @@
-"""A session over a model that is loaded in this process; it connects the packages below."""
+"""A session with a model that is loaded in this process; it connects the packages below."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ from ngtcli.system import compiled, store
 from ngtcli.system.reporting import reporting_to
 
 _SIMPLER = "until then drafts are simpler, and the answer is the same."
-# Remarks while another method drafts. There is none while another command compiles.
+# Remarks while a stand-in drafts; none are needed while another command compiles the code.
 _NOTICES = {
     Begun.FOR_ALL: f"Drafting code is being compiled in the background, once, for about"
     f" {compiled.COMPILING_S} s; {_SIMPLER}",
@@ -60,7 +60,7 @@ class AnswerStart:
 
     Attributes:
         context: The token ids and tries that its drafter gets.
-        trie: Where the trie of its documents came from, and how long that took.
+        trie: Where the trie of its documents came from, and how long it took to get it.
         limits: The limits of its length, and its grammar.
         method: The drafting method.
     """
@@ -76,10 +76,11 @@ class LocalSession(session.Session):
 
     Args:
         settings: The settings of the session.
-        report: Receives messages.
-        persist: Read and write files for what `auto` learns; a measurement does not.
-        stand_ins: Let another method draft until the chosen one is compiled; a measurement waits.
-        stays: More answers will follow in this process.
+        persist: Whether what `auto` learns is read from files and written to them; measurements do
+            without.
+        stand_ins: Whether another method drafts until the chosen one is compiled; measurements
+            wait instead.
+        stays: Whether more answers will follow in this process.
 
     Attributes:
         model: The target model.
@@ -96,13 +97,13 @@ class LocalSession(session.Session):
         super().__init__(settings)
         self._stand_ins = stand_ins
         self._stays = stays
-        self._reported = set[str]()  # remarks that were made; all sessions of a model share them
+        self._reported = set[str]()  # remarks made so far; all sessions of a model share them
         self._drafters: dict[str, Drafter] = {}
         self._assistant: AssistantModel | None = None
         self._masks: tuple[int, ...] = ()
         self._heads: HeadRows | None = None
         self._compiled = lru_cache(maxsize=4)(Grammar)  # Many answers share one (4 is a guess).
-        check_drafting(settings)  # It has to come before anything large is loaded.
+        check_drafting(settings)  # This must precede the loading of anything large.
         use_threads(settings.model.threads)
         with reporting_to(self):
             self._load_all(persist)
@@ -154,8 +155,8 @@ class LocalSession(session.Session):
     ) -> Self:
         """Return a session with other settings; see `Session.with_settings`.
 
-        It shares the loaded models and the costs of forward passes. Its drafters and its pool have
-        learned nothing.
+        It shares the loaded models and the costs of forward passes. Its drafters and its pool are
+        new.
         """
         other = super().with_settings(settings, owner, report)
         other._drafters = {}
@@ -173,7 +174,7 @@ class LocalSession(session.Session):
         num_draft: int | None = None,
         ready: Callable[[TargetModel], object] = lambda _: None,
     ) -> TargetModel:
-        """Load a model by the settings; see `ModelSpec` and `load_model` for the arguments."""
+        """Load a model as the settings say; see `ModelSpec` and `load_model` for the arguments."""
         self.status(f"Loading {name} …")
         spec = ModelSpec(
             name,
@@ -221,7 +222,7 @@ class LocalSession(session.Session):
         return HeadRows(heads)
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
-        """Parse a method, or the settings' if it is None; the settings give its defaults."""
+        """Parse a method (None: that of the settings); the settings give its defaults."""
         defaults = replace(
             draft_settings(self.settings),
             assistant=self._assistant,
@@ -260,7 +261,7 @@ class LocalSession(session.Session):
         return drafter
 
     def new_drafter(self, method: str) -> Drafter:
-        """Build a drafter for a method that has learned nothing and has an empty pool."""
+        """Build a new drafter for a method, with an empty pool."""
         return self._with_memory(self.parse_method(method), self.memory.empty_pool).build()
 
     def _with_memory(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> MethodSpec:
@@ -279,8 +280,8 @@ class LocalSession(session.Session):
     def cache_policy(self, many: bool = False) -> CachePolicy:
         """Return the policy of the prefix cache for a prompt.
 
-        Prompts of clients stay in memory. Prompts of a batch or of passages (`many`) are stored on
-        disk only if the settings say so.
+        Prompts of clients are kept in memory only. Prompts of a batch or of passages (`many`) are
+        stored on disk only if the settings say so.
         """
         keep_documents = self.settings.cache.keep_documents
         if self.owner or keep_documents == "off":
@@ -293,12 +294,12 @@ class LocalSession(session.Session):
         return CachePolicy("", True, min_disk_s, self.settings.cache.cache_mb * 1_000_000)
 
     def save(self, *, documents: bool = True) -> None:
-        """Store what `auto` learned from answers that have ended, and their prefix cache."""
+        """Store what `auto` learned from finished answers; if `documents`, also prefixes."""
         if documents and self.model.prefixes is not None:
             self.model.prefixes.store(self.model.cache)
             refused = self.model.prefixes.take_not_stored()
             if refused is not None and self.settings.cache.keep_documents == "on":
-                self.warn(f"the prefix cache is not stored: {refused.why}")
+                self.warn(f"the prefix cache was not stored: {refused.why}")
         self.memory.save()
         remark = store.take_remark()
         if remark:
@@ -315,12 +316,12 @@ class LocalSession(session.Session):
         Args:
             prompt: The prompt.
             options: The options of this answer.
-            start: The result of the method `start` for it; None: the method is called now.
+            start: The result of `self.start` for this prompt; None: it is called now.
 
         Raises:
             ContextOverflowError: The prompt leaves no room for an answer.
             UsageError: The drafter lacks a draft model, a head or mask tokens.
-            ModelError: Exact decoding is wanted and not possible.
+            ModelError: Exact decoding is required, but not possible.
         """
         start = start or self.start(prompt, options)
         limits = start.limits
@@ -364,14 +365,14 @@ class LocalSession(session.Session):
     def generate(
         self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET
     ) -> DecodedSequence:
-        """Decode the answer to a prompt to its end. Raises the errors of `sequence`, `decode`."""
+        """Decode the whole answer to a prompt. Raises the errors of `sequence` and `decode`."""
         sequence = self.sequence(prompt, options)
         for _ in self.decode(sequence, options.split_times):
             pass
         return sequence
 
     def batch_drafting(self, method: MethodSpec | None = None) -> Drafting:
-        """Return the drafting of a batch by a method, or by the settings' if it is None."""
+        """Return the drafting of a batch by a method (None: by that of the settings)."""
         parsed = method or self.available_method()
         return self._with_memory(parsed, lambda: self.memory.pool).build_batch()
 
@@ -394,7 +395,7 @@ class LocalSession(session.Session):
 
         if not method.entry.costs:
             prompt = prompt.with_prediction_as_document
-        is_cached = prompt.selection is None  # The passages of the next question are others.
+        is_cached = prompt.selection is None  # The next question will select other passages.
         trie, report = options.trie or self.documents_trie(prompt.documents, is_cached, method)
         context = Context(
             prompt.ids,
@@ -408,7 +409,7 @@ class LocalSession(session.Session):
         return AnswerStart(context, report, limits, method)
 
     def _grammar(self, prompt: Prompt) -> Grammar | None:
-        """Compile the grammar of structured output over the model's tokens, None without one."""
+        """Compile the grammar of structured output for the model's tokens, if it is wanted."""
         form = form_of(self.settings)
         if form is None:
             return None
@@ -424,7 +425,7 @@ class LocalSession(session.Session):
 
         Args:
             documents: The documents.
-            keep: Cache the trie.
+            keep: Whether to cache the trie.
             method: The drafting method; None: that of the settings.
         """
         method = method or self.parse_method()

@@ -285,7 +285,7 @@ class LocalEngine(Engine):
         try:
             self.finish(store=True)
         except Exception as error:
-            self.session.warn(f"what was learned is not stored: {caught(error)}")
+            self.session.warn(f"what was learned was not stored: {caught(error)}")
 
     # --- how a job begins ---
 

@@ -1,4 +1,4 @@
-"""Requests: a task, its documents, a question, and settings. Loads little."""
+"""Requests: a task, its documents, a question, and settings. Imports nothing slow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,19 +13,19 @@ from ngtcli.models.recommended import demonstration_limit
 from ngtcli.prompts.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
 from ngtcli.prompts.turns import Turn
 
-# Characters that a predicted answer may have: about 250,000 tokens, whose counts take 110 MB
-# (derived: 7 nodes a token). The bound is a guess.
+# Maximum length of a predicted answer in characters (guess). It is about 250,000 tokens, whose
+# counts take 110 MB (derived from 7 nodes per token).
 MAX_PREDICTED = 1_000_000
-_PREDICTED_METHODS = ("auto", "trie", "llma")  # these draft from a text beside the prompt
+_PREDICTED_METHODS = ("auto", "trie", "llma")  # methods that draft from a predicted answer
 _NOTHING = Loaded(())
 
 
 class OtherModelError(UsageError):
-    """A request is to be answered by another model than the one that is loaded."""
+    """A request names a model other than the loaded one."""
 
 
 def check_prediction(text: str, settings: Settings) -> None:
-    """Raise UsageError for a predicted answer that is too long, or that nothing drafts from."""
+    """Raise UsageError for a predicted answer that is too long, or that would not be used."""
     if not text:
         return
     if len(text) > MAX_PREDICTED:
@@ -43,7 +43,7 @@ def check_prediction(text: str, settings: Settings) -> None:
 
 
 def check_form(task: str, settings: Settings) -> None:
-    """Raise UsageError for a form that no answer of the task can have, or that is not valid."""
+    """Raise UsageError for a form that is invalid, or that answers of the task cannot have."""
     if not settings.answer.has_form:
         return
     from ngtcli.decoding.grammar.form import form_of  # here: few requests need it
@@ -55,9 +55,11 @@ def check_form(task: str, settings: Settings) -> None:
     elif settings.engine.engine == "vllm":
         clash = "--engine vllm"
     elif settings.answer.stop:
-        clash = "stop, which would end an answer within it"
+        clash = "stop, which could cut the answer short"
     if clash:
-        raise SettingError(name, f"{SETTINGS[name].flag} with {clash}", "Leave one of them out.")
+        raise SettingError(
+            name, f"{SETTINGS[name].flag} cannot be used with {clash}", "Leave one of them out."
+        )
     try:
         form_of(settings)
     except UsageError as error:
@@ -65,11 +67,11 @@ def check_form(task: str, settings: Settings) -> None:
 
 
 class Want(StrEnum):
-    """What may be wanted back besides the text of an answer, since it takes time."""
+    """Parts of an answer that are made only on request, because they take time."""
 
-    REMARKS = "remarks"  # the sentences about prompt and answer that -v shows
-    SOURCES = "sources"  # where the answer's words are in the documents
-    PROBABILITIES = "probabilities"  # of each token among those that were possible
+    REMARKS = "remarks"  # sentences about the prompt and the answer, which -v shows
+    SOURCES = "sources"  # the places in the documents that the answer quotes
+    PROBABILITIES = "probabilities"  # of each token, among the tokens that were possible
 
 
 USUAL = frozenset({Want.SOURCES})
@@ -77,17 +79,16 @@ USUAL = frozenset({Want.SOURCES})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked, of which documents, how it is answered, and what is wanted back.
+    """A task with its documents, its settings, and what its answer should include.
 
     Attributes:
-        task: "summarize", "ask" or "extract". "generate" continues the question as it stands, with
-            the documents, if any, before it; "chat" does so after the `turns`.
-        question: "" where the task is "summarize".
-        turns: What was said before in a conversation.
-        prediction: A text that the answer may be like; drafts come from it, too.
-        queries: Of documents that do not fit, passages are read for each of these; for the question
-            where there is none.
-        wants: What is wanted back besides the text.
+        task: "summarize", "ask", "extract", "generate" or "chat". "generate" takes the question as
+            a free prompt, after the documents if there are any; "chat" adds the `turns` before it.
+        question: The question or prompt; "" if the task is "summarize".
+        turns: The earlier turns of a conversation.
+        prediction: A text that the answer may resemble; drafts come from it, too.
+        queries: The queries for passages of documents that do not fit; empty: the question.
+        wants: What the answer should include besides its text.
     """
 
     task: str
@@ -102,11 +103,11 @@ class Request:
 
     @property
     def documents(self) -> Sequence[Document]:
-        """The texts that it is about."""
+        """The documents of the request."""
         return self.loaded.documents
 
-    def cut_off(self, reason: str) -> NgtError | None:
-        """The error of an answer that has a form and ended within it, for a finish reason."""
+    def incomplete_error(self, reason: str) -> NgtError | None:
+        """Return the error of an answer whose form is incomplete, by its finish reason; or None."""
         if not self.settings.answer.has_form or reason == "stop":
             return None
         causes = {"length": "max_tokens was reached", "context": "the context is full"}
@@ -117,16 +118,16 @@ class Request:
 
     @property
     def wording(self) -> Preset:
-        """The preset; without documents one that does not speak of them."""
+        """The preset; if there are no documents, one that does not mention them."""
         return self.preset if self.documents else without_documents(self.preset)
 
 
-def limit_of(request: Request, documents: int | None = None) -> str:
-    """Return what the built-in model cannot do of a request; "" where it can.
+def builtin_limit(request: Request, documents: int | None = None) -> str:
+    """Return why the built-in model cannot answer a request; "" if it can.
 
     Args:
-        request: What is asked.
-        documents: How many documents the command is about; None for those of the request.
+        request: The request.
+        documents: The number of documents of the command; None: those of the request.
     """
     settings = request.settings
     count = len(request.documents) if documents is None else documents
@@ -136,7 +137,7 @@ def limit_of(request: Request, documents: int | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The settings and the wording of each task: where requests come from."""
+    """The settings and the preset of each task, from which requests are made."""
 
     of: Mapping[str, tuple[Settings, Preset]]
 
@@ -150,10 +151,15 @@ class Tasks:
         worded: bool = False,
         like: Settings | None = None,
     ) -> Self:
-        """The tasks by all layers, below them the preset: the one that is named, or their own.
+        """Resolve the settings and the preset of each task. Raises UsageError.
 
-        `worded`: where the named one has no place for a question, `ask` is worded by its own.
-        With `like` all have the model of these settings. Raises UsageError.
+        Args:
+            layers: The layers above that of the preset.
+            preset: The preset of all tasks; None: each task has its own.
+            tasks: The tasks.
+            worded: Use the wording of the preset of "ask" for "ask" if `preset` has no place for a
+                question.
+            like: Settings whose model all tasks get; None: each has that of its layers.
         """
         resolved = {}
         for task in tasks:
@@ -176,9 +182,9 @@ class Tasks:
         prediction: str = "",
         **values: Any,
     ) -> Request:
-        """Return a request of a task, with `values` above its settings.
+        """Return a request for a task, whose settings `values` override.
 
-        Raises UsageError for what the task, the preset or a setting cannot have.
+        Raises UsageError for values that the task, the preset or a setting does not allow.
         """
         settings, preset = self.of[task]
         settings = for_task(task, settings.replace(**values), preset)

@@ -1,6 +1,6 @@
-"""Requests over an engine: their order, the parts of long documents, and sources.
+"""The requests that an engine answers: their order, their parts, and their sources.
 
-A driver adds prepared requests and calls `step`, which begins a job, does one forward pass for all
+A driver adds prepared requests and calls `step`, which begins a job, runs one forward pass for all
 jobs, or completes an answer, and returns the events of requests.
 """
 
@@ -16,8 +16,8 @@ from ngtcli.engine.engine import (
     Prepared,
     PreparedParts,
     PreparedRequest,
+    PreparedWithoutModel,
     Submission,
-    Unasked,
 )
 from ngtcli.engine.events import Ended, Event, Message, Part, Prompted, Started, Stepped
 from ngtcli.engine.no_answer import (
@@ -36,7 +36,7 @@ from ngtcli.system import process
 from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
-_LONG = 5_000_000  # characters of documents whose comparison takes noticeably long (guess)
+_LONG = 5_000_000  # length of documents, in characters, that take long to compare (guess)
 _INTERVAL_S = 0.3  # between two status lines about parts (guess)
 
 SubmissionEvent = tuple[Submission, Event | NgtError]
@@ -59,12 +59,12 @@ class Submissions:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._open: dict[Submission, PartsInProgress | None] = {}  # requests without a last event
+        self._open: dict[Submission, PartsInProgress | None] = {}  # requests that have not ended
         self._waiting: deque[_Work] = deque()
         self._running: dict[Job, _Work] = {}
         self._ended: deque[tuple[_Work, Job, Ended]] = deque()  # answers to compare with documents
         self._events: list[SubmissionEvent] = []  # for the next step to return
-        # Parts of answers that the caller has received when `step` is called again.
+        # Parts of answers that the caller has received by the next call of `step`.
         self._delivered: list[CachedParts] = []
         self._reported_at = 0.0  # the last report on parts, by time.monotonic
 
@@ -76,14 +76,14 @@ class Submissions:
         )
 
     def has_room(self, submission: Submission | None = None) -> bool:
-        """Return whether this request, or any request if it is None, may be added now."""
+        """Return whether this request (None: any request) may be added now."""
         return not self._waiting and self._engine.has_room(submission)
 
     def add(self, prepared: PreparedRequest) -> None:
-        """Add a prepared request; it is the next to begin."""
+        """Add a prepared request, which begins next."""
         submission = prepared.submission
-        if isinstance(prepared, Unasked):
-            self._events += [(submission, event) for event in _answer_unasked(prepared)]
+        if isinstance(prepared, PreparedWithoutModel):
+            self._events += [(submission, event) for event in _answer_without_model(prepared)]
         elif isinstance(prepared, PreparedParts):
             self._open[submission] = PartsInProgress(
                 prepared.session, submission.request, prepared.plan, prepared.level
@@ -121,7 +121,7 @@ class Submissions:
         self._events.append((submission, stopped))
 
     def interrupt(self) -> list[SubmissionEvent]:
-        """End all requests as interrupted, without another forward pass: one may be half done."""
+        """End all requests as interrupted, without a forward pass, as one may be half done."""
         self._end_all(self.stop)
         return self._take_events()
 
@@ -161,11 +161,11 @@ class Submissions:
         return events
 
     def _after_answers(self, work: Callable[[], None]) -> None:
-        """Do work for answers that were delivered; a failure only causes a warning."""
+        """Do work that follows delivered answers; report a failure as a warning only."""
         try:
             work()
         except Exception as error:
-            self._engine.session.warn(f"what was learned is not stored: {caught(error)}")
+            self._engine.session.warn(f"what was learned was not stored: {caught(error)}")
 
     def _add_answer(self, prepared: Prepared) -> None:
         submission = prepared.submission
@@ -206,7 +206,7 @@ class Submissions:
     # --- how requests end ---
 
     def _complete(self, work: _Work, job: Job, answer: Ended) -> None:
-        """Complete an answer with facts about its prompt, sources and remarks, and end it."""
+        """Add facts about the prompt, sources and remarks to an answer, and end its request."""
         submission = work.submission
         settings = submission.request.settings
         prompt = job.prepared.prompt
@@ -236,9 +236,9 @@ class Submissions:
         self._events.append((submission, answer))
 
     def _with_sources(self, job: Job, answer: Ended) -> Ended:
-        """Return an answer with its sources, or without them if looking for them fails.
+        """Return an answer with its sources, or without them if they cannot be found.
 
-        The answer is complete by then, so that a failure must not lose it.
+        The answer is complete by now; a failure must not lose it.
         """
         documents = job.submission.request.documents
         try:
@@ -251,7 +251,7 @@ class Submissions:
             why = "interrupted"
         except Exception as error:
             why = "interrupted" if process.interrupted() else str(unexpected(error))
-        warning = f"the answer is complete, but its sources are not known: {why}"
+        warning = f"the answer is complete, but its sources could not be found: {why}"
         _report(job.submission, Message("warn", warning))
         return answer
 
@@ -308,7 +308,7 @@ class Submissions:
         part = work.part
         assert part is not None
         if answer.finish_reason == "repetition":
-            warning = f"{part.words}, {part.part.name}: summary cut off, as it repeats itself"
+            warning = f"{part.words}, {part.part.name}: summary cut off because it repeats itself"
             _report(submission, Message("warn", warning))
         try:
             parts = self._parts_of(submission)
@@ -367,8 +367,8 @@ def _report(submission: Submission, event: Event) -> None:
         pass
 
 
-def _answer_unasked(unasked: Unasked) -> list[Event]:
-    """Return the events of a request that its documents do not answer."""
+def _answer_without_model(unasked: PreparedWithoutModel) -> list[Event]:
+    """Return the events of a request that is answered without the model."""
     prompt = unasked.prompt
     assert prompt.coverage is not None
     text = not_in_documents(prompt.coverage)
@@ -389,7 +389,7 @@ def _answer_unasked(unasked: Unasked) -> list[Event]:
 
 
 def _is_echo(submission: Submission, answer: Ended) -> bool:
-    """Return whether an answer from documents repeats the wording of its task."""
+    """Return whether an answer from documents only repeats its instructions."""
     request = submission.request
     if request.task not in ("summarize", "ask") or request.settings.answer.has_form:
         return False

@@ -109,12 +109,12 @@ def prompt_for(task: Task, settings: Settings) -> Prompt:
     if prompt.left_out:
         questions = counted(prompt.left_out, "question")
         reporting.warn(f"the context is full: the first {questions} and their answers are left out")
-    if not is_unasked(prompt, settings):
+    if not skips_model(prompt, settings):
         _warn_of_selection(prompt.selection, settings)
     return prompt
 
 
-def is_unasked(prompt: Prompt, settings: Settings) -> bool:
+def skips_model(prompt: Prompt, settings: Settings) -> bool:
     """Return whether a question is answered without the model, as no passage has its words.
 
     The built-in model quotes a sentence for any question. Other models can say that a text has no

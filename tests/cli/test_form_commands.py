@@ -110,7 +110,7 @@ def test_a_summary_has_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NGT_SCHEMA", "a")
     done = ngt("summarize", HARBOUR)
     assert done.returncode == 2
-    assert b"--schema with a summary" in done.stderr
+    assert b"--schema cannot be used with a summary" in done.stderr
     done = ngt("generate", "Say it.", "--quote", NGT_SCHEMA="")
     assert done.returncode == 2
     assert b"no document to quote from" in done.stderr

@@ -103,7 +103,7 @@ def test_a_failed_comparison_is_a_warning_and_the_file_is_written(
     done = ngt("summarize", HARBOUR, "-o", out, "--cite", "--max-tokens", "8")
     assert done.returncode == 0
     assert (tmp_path / "out.txt").read_text()
-    says = "the answer is complete, but its sources are not known: "
+    says = "the answer is complete, but its sources could not be found: "
     assert says in done.stderr.decode()
 
 
@@ -121,7 +121,7 @@ def test_what_fails_after_an_answer_was_delivered_is_a_warning(
     coming = iter([(0, question())])
     found = [*run(own, lambda _: next(coming, None))]
     assert [type(one.answer) for one in found] == [Ended]
-    assert any(isinstance(e, Message) and "is not stored" in e.text for e in said)
+    assert any(isinstance(e, Message) and "was not stored" in e.text for e in said)
 
 
 @pytest.mark.parametrize("broken", ["add", "prepare", "remarks"])

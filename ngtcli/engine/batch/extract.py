@@ -237,7 +237,7 @@ class Asking:
             self.open = []
             answers = yield [request for request, _ in asked]
             for (request, take), answer in zip(asked, answers, strict=True):
-                error = request.cut_off(answer.finish_reason)
+                error = request.incomplete_error(answer.finish_reason)
                 if error is not None:
                     raise error
                 note(answer)
