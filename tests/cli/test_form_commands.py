@@ -89,7 +89,7 @@ def test_a_truncated_structured_answer_is_an_error(tmp_path: Path) -> None:
         (("--choices", '["a", 1]'), 2, "--choices is"),
         (("--schema", "none.json"), 3, "none.json: no such file"),
         (("--schema", "a", "--regex", "b"), 2, "schema and regex are mutually exclusive"),
-        (("--schema", "a", "--stop", "b"), 2, "--schema with stop"),
+        (("--schema", "a", "--stop", "b"), 2, "--schema cannot be used with stop"),
         (("--schema", "a", "--engine", "vllm"), 2, "--schema"),
         (("--regex", "(a"), 2, "regex: "),
         (("--regex", ".*(a.{12}b|c.{12}d).*"), 2, "regex: its grammar would be too large"),

@@ -482,7 +482,7 @@ def test_what_cannot_be_kept_for_lack_of_room_is_told_where_it_was_asked_for(
     (tmp_path / "long.txt").write_text("A ship came into the harbour with salt.\n" * 40)
     asked = ("summarize", str(tmp_path / "long.txt"), "--max-tokens", "3", "--method", "none")
     cut_off = "ngt: the answer is cut off: it reached --max-tokens\n"
-    lost = "ngt: the prefix cache is not stored: "
+    lost = "ngt: the prefix cache was not stored: "
     small = without_note(
         ngt(*asked, "--set", "keep_documents=on", "--set", "cache_mb=1").stderr
     ).decode()
