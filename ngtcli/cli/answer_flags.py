@@ -223,7 +223,9 @@ def check_request(
     )
     has_tokens = output.format is OutputFormat.JSON_TOKENS
     if has_tokens and s.engine.engine == "vllm":
-        what = "--json-tokens with --engine vllm, which does not report drafted tokens"
+        what = (
+            "--json-tokens cannot be used with --engine vllm, which does not report drafted tokens"
+        )
         raise UsageError(what, hint="Give --json.")
     values = {
         **checks.given_settings(flags),

@@ -144,5 +144,5 @@ class AutoMemory:
             elif self.pool is not None:
                 self.pool.new.clear()
         except OSError as error:
-            self._reporter.warn(f"the pool of earlier answers is not stored: {reason_of(error)}")
+            self._reporter.warn(f"the pool of earlier answers was not stored: {reason_of(error)}")
         self._passes.save()

@@ -87,7 +87,7 @@ def test_a_dry_run_that_does_not_fit_fails_as_the_run_would(tmp_path: Path, caps
     with pytest.raises(ContextOverflowError) as caught:
         dry_run(LONG, json=True)
     assert caught.value.exit_code == 5
-    assert "the model takes 4095" in str(caught.value)
+    assert "the model takes at most 4095" in str(caught.value)
     body = json.loads(capsys.readouterr().out)
     assert body["fits"] is False
     assert body["ids"] is None

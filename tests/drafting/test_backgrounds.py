@@ -333,7 +333,7 @@ def test_where_the_cache_cannot_be_written_it_is_used_all_the_same(
     own_home.write_text("no folder")
     counts, messages, _ = load_background()
     assert counts is not None
-    assert "is not stored" in messages[-1]
+    assert "was not stored" in messages[-1]
 
 
 def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

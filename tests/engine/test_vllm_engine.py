@@ -131,7 +131,9 @@ VALUES = dict.fromkeys(("schema", "schema_multi", "regex", "choices"), "a,b")
 def test_what_vllm_cannot_put_out_is_refused(name: str) -> None:
     flag = f"--{name.replace('_', '-')}"
     given = [flag, VALUES[name]] if name in VALUES else [flag]
-    assert refused("--engine", "vllm", *given).startswith(f"{flag} with --engine vllm")
+    assert refused("--engine", "vllm", *given).startswith(
+        f"{flag} cannot be used with --engine vllm"
+    )
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ class Background:
         try:
             save(self._name, self._tokenizer.fingerprint, counts, about)
         except OSError as error:
-            self._reporter.warn(f"the background {self._name} is not stored: {reason_of(error)}")
+            self._reporter.warn(f"the background {self._name} was not stored: {reason_of(error)}")
 
 
 def make_shipped(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
