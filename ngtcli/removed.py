@@ -4,13 +4,13 @@ import os
 
 _SPEED = "Each answer shows its speed below it; -v shows it in full, and --json has it."
 OWN_BACKGROUNDS = (
-    "ngt keeps no backgrounds of your own any more: ask with -d about such a text, or give"
-    " --predict a text that the answer is like."
+    "ngt no longer keeps backgrounds of your own: use such a text as a document (-d), or give"
+    " --predict a text that the answer will resemble."
 )
-_TYPED = "In ngt chat, --set history=no keeps nothing of what is typed."
+_TYPED = "In ngt chat, --set history=no stores nothing that you type."
 
 _IN_A_CLONE = "In a clone of ngt's repository: python -m tests.tools."
-_NO_PAGES = "ngt bench and ngt tune write no pages and no Markdown any more: give --json."
+_NO_PAGES = "ngt bench and ngt tune no longer write HTML or Markdown: use --json."
 _NO_REPLAY = (
     "ngt tune measures on a model. In a clone of ngt's repository, python -m tests.tools.replay"
     " measures methods on a recording."
@@ -26,15 +26,15 @@ COMMANDS = {
 }
 # By flag, or by command and flag where other commands have a flag of that name.
 FLAGS = {
-    "--reduce": 'Ask over the answers themselves: ngt ask "Which of them agree?" answers.csv',
+    "--reduce": 'Ask about the answers themselves: ngt ask "Which of them agree?" answers.csv',
     "--log": _SPEED,
-    "--no-log": f"ngt keeps no log of answers any more: leave the flag out. {_TYPED}",
+    "--no-log": f"ngt no longer keeps a log of answers: leave the flag out. {_TYPED}",
     "--log-text": _SPEED,
     "trie build --background": OWN_BACKGROUNDS,
     "bench --replay": f"{_IN_A_CLONE}replay RECORDING",
     "bench --record": f"{_IN_A_CLONE}record RECORDING",
     "bench --quality": f"{_IN_A_CLONE}quality",
-    "bench --no-quality": "ngt bench judges no answers any more: leave the flag out.",
+    "bench --no-quality": "ngt bench no longer judges answers: leave the flag out.",
     "bench --shape": f"{_IN_A_CLONE}shapes",
     "bench --noise": f"{_IN_A_CLONE}datasets",
     "bench --sweep-num-draft": "Give --num-draft 4,8,16,32,64,128.",
@@ -50,8 +50,8 @@ FLAGS = {
 }
 # Of settings files, variables and --set.
 SETTINGS = {
-    "log": f"ngt keeps no log of answers any more: remove this setting. {_TYPED}",
-    "log_text": "ngt keeps no log of answers any more: remove this setting.",
+    "log": f"ngt no longer keeps a log of answers: remove this setting. {_TYPED}",
+    "log_text": "ngt no longer keeps a log of answers: remove this setting.",
 }
 
 

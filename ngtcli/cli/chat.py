@@ -145,7 +145,7 @@ class Conversation:
             "load": ("/load FILE continues a conversation that was saved as *.json", self._load),
             "reset": ("forgets the conversation; documents stay", self._reset),
             "help": ("lists the commands; ngt help chat says more", self._help),
-            "quit": ("leaves, as /exit and Ctrl-D do", lambda _: None),
+            "quit": ("leaves; so do /exit and Ctrl-D", lambda _: None),
         }
 
     def read(self, paths: list[str]) -> int:

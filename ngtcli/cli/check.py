@@ -164,5 +164,5 @@ def _check_identical(report: CheckReport) -> None:
         hint = "With --exact nothing may differ; report this with the device and the versions."
     runs = counted(report.runs, "run")
     raise DifferenceError(
-        f"{len(different)} of {runs} produced other tokens than plain decoding", hint=hint
+        f"{len(different)} of {runs} produced tokens that differ from plain decoding", hint=hint
     )

@@ -166,7 +166,7 @@ def models_pull(name: Name) -> Model:
         )
     notes = Notes()
     if os.path.isdir(name):
-        notes.warn(f"-m {name} means the folder of that name here, not the model on Hugging Face")
+        notes.warn(f"-m {name} means the local folder of that name, not the model on Hugging Face")
     notes.status(f"Looking up {name} on Hugging Face …")
     with reporting_to(notes):
         folder = pull(name)

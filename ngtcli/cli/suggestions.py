@@ -26,8 +26,8 @@ def suggest_keeping_warm(waited_s: float, notes: Notes) -> None:
     _hints().put(_KEY, slow_starts + 1)
     if slow_starts == 1:
         notes.remark(
-            f"The answer began after {waited_s:.0f} s, as the model was loaded first. `ngt serve`"
-            " in another terminal, or --keep-warm 10m, keeps it loaded."
+            f"The answer began after {waited_s:.0f} s, because the model was loaded first. `ngt"
+            " serve` in another terminal, or --keep-warm 10m, keeps it loaded."
         )
 
 

@@ -334,5 +334,5 @@ def _check_begin(file_format: Format, head: bytes) -> None:
         kind, suffix = ("HTML", ".html") if likely else ("plain text", ".txt")
         raise Unreadable(
             f"not {file_format.noun} (it looks like {kind})",
-            f"If it is, let its name end in {suffix}.",
+            f"If it is, rename it to end in {suffix}.",
         )

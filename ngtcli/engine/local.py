@@ -48,7 +48,7 @@ _NOTICES = {
     Begun.FOR_ALL: f"Drafting code is being compiled in the background, once, for about"
     f" {compiled.COMPILING_S} s; {_SIMPLER}",
     Begun.FOR_THIS_RUN: f"Drafting code is being compiled for this run, for about"
-    f" {compiled.COMPILING_S} s, as it cannot be stored; {_SIMPLER}",
+    f" {compiled.COMPILING_S} s, because it cannot be stored; {_SIMPLER}",
     Begun.NOT_STORED: "Drafts are simpler, since compiled drafting code cannot be stored; the"
     " answer is the same. Set NUMBA_CACHE_DIR to a folder with room that you may write to.",
 }

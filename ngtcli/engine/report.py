@@ -92,7 +92,7 @@ def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
     if settings.drafting.num_draft == 0:
         return "num-draft is 0"
     if answer.exact and model.draft_support is not DraftSupport.TREES:
-        return f"exact only without drafts, as {model.draft_why}"
+        return f"exact only without drafts, because {model.draft_why}"
     if answer.policy:
         return "it would not have been faster"
     return "no match"

@@ -15,7 +15,7 @@ from ngtcli.server.client import NotServedError, OtherStampError, Remote
 from ngtcli.system import process
 
 _OTHER_STAMP = (
-    "ngt serve runs with another installation or other variables of libraries, so the model is"
+    "ngt serve runs from another installation or with other library variables, so the model is"
     " loaded here."
 )
 

@@ -113,7 +113,7 @@ def address_of(address: str, host: str | None, key_file: Path | None) -> Address
     name = name.strip("[]") or "127.0.0.1"
     if not _is_loopback(name):
         raise UsageError(
-            f"--http {address}: {name} is not an address of this machine alone",
+            f"--http {address}: {name} is not a loopback address",
             hint="Use --host and --api-key-file to let other machines in.",
         )
     keys = read_keys(key_file) if key_file else ()

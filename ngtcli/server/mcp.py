@@ -65,13 +65,13 @@ _INSTRUCTIONS = (
     " once; show_passage reads on from there; ask and summarize have a local model answer, which"
     " takes seconds to minutes. Name a document as list_documents does."
 )
-_QUESTION = Annotated[str, Field(description="What is asked, or words that the text has.")]
+_QUESTION = Annotated[str, Field(description="A question, or words from the text.")]
 _NAMES = Annotated[
     list[str] | None,
-    Field(description="Only these documents, named as list_documents does; without it all."),
+    Field(description="Only these documents, named as in list_documents; all if omitted."),
 ]
 _TOKENS = Annotated[
-    int | None, Field(ge=1, le=10**6, description="At most this many tokens in the answer.")
+    int | None, Field(ge=1, le=10**6, description="Maximum number of tokens in the answer.")
 ]
 
 
@@ -259,7 +259,7 @@ class Tools:
     async def show_passage(
         self,
         context: Context,
-        document: Annotated[str, Field(description="A name that list_documents gives.")],
+        document: Annotated[str, Field(description="A name from list_documents.")],
         start: Annotated[int, Field(ge=0, description="From this character on.")] = 0,
         end: Annotated[int | None, Field(ge=0, description="Up to this one.")] = None,
         page: Annotated[int | None, Field(ge=1, description="Or this whole page.")] = None,

@@ -350,7 +350,7 @@ def _api_request(
     if ":" in values.get("method", ""):
         raise RequestError(
             f"method {shown(values['method'])} has options",
-            "Give the name of a method alone.",
+            "Give only the name of a method.",
             "method",
         )
     if "method" in values or "num_draft" in values:
@@ -435,7 +435,7 @@ def _text_of(content: str | list[dict[str, Any]] | None, param: str) -> str:
         text = part.get("text")
         if kind not in _TEXT_PARTS or not isinstance(text, str):
             raise RequestError(
-                f"{param}: a part is {shown(kind)}, and the model reads text alone",
+                f"{param}: a part is {shown(kind)}, and the model reads only text",
                 "Give parts of type text.",
                 param,
                 "unsupported_value",

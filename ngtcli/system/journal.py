@@ -315,7 +315,7 @@ class Journal(Generic[Record]):
         _, line = next(self._file.lines(self._max_bytes, offset))
         record = self._record(line)
         if record is None:
-            raise OSError(errno.EIO, "the journal was changed meanwhile")
+            raise OSError(errno.EIO, "the journal was changed in the meantime")
         return record
 
     def add(self, record: Record) -> int:

@@ -86,7 +86,7 @@ def test_text_with_the_suffix_of_another_format_is_refused(
     with pytest.raises(InputError) as caught:
         load([str(tmp_path / name)])
     assert str(caught.value) == f"{tmp_path / name}: {told}"
-    assert caught.value.hint == f"If it is, let its name end in {advice}."
+    assert caught.value.hint == f"If it is, rename it to end in {advice}."
 
 
 def test_a_file_without_bytes_is_empty_with_any_suffix(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ _ABOUT = {
     "contentMediaType",
 }
 _MIN_LIKENESS = 0.85  # of a word that is a mistyped keyword, as minLenght is one; guess
-_IN_OTHER_WORDS = "Leave it out, or say it in another way."
+_IN_OTHER_WORDS = "Leave it out, or express it differently."
 
 
 def bounded(schema: Schema, trials: Trials | None = None) -> Schema:

@@ -46,7 +46,7 @@ def parse(source: Source) -> Extracted:
     if not len(writer) and "META-INF/encryption.xml" in archive.NameToInfo:
         raise Unreadable(
             "copy-protected (DRM), so it cannot be read",
-            "Ask its seller for one without.",
+            "Ask the seller for a copy without DRM.",
         )
     warnings: tuple[str, ...] = ()
     if broken_chapters:

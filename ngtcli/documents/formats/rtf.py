@@ -394,7 +394,7 @@ class _Reader:
     def _begin_group(self) -> None:
         self._decode_pending()
         if len(self._groups) >= _MAX_DEPTH:
-            raise Unreadable("RTF nested too deep", "Save its text, as from a word processor.")
+            raise Unreadable("RTF nested too deep", "Save its text from a word processor.")
         self._groups.append((self._state, None))
         self._state = replace(self._state)
         self._is_group_start = True
