@@ -141,7 +141,7 @@ class _LazyGroup(TyperGroup):
 app = typer.Typer(
     name="ngt",
     cls=_LazyGroup,
-    help="Ask and summarize your documents with a local model: the same output as plain"
+    help="Ask about your documents and summarize them with a local model: the same output as plain"
     " decoding, but faster.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -211,7 +211,7 @@ def start(settings: Settings) -> None:
         if running.stamp != places.runtime_stamp():
             reporting.warn(
                 "the model is not kept loaded: a server of another installation or other variables"
-                " has its place (ngt serve stop ends it)"
+                " is in its place (ngt serve stop ends it)"
             )
         return
     command = [sys.executable, "-P", "-m", "ngtcli", "serve", "--no-http", *flags]

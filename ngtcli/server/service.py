@@ -73,8 +73,8 @@ class Service:
             return Loaded(request_documents(documents or ()))
         if documents is not None:
             raise RequestError(
-                "documents beside those of the server",
-                f"Name the model {self.name} to have them alone.",
+                "a request to this model cannot have documents of its own",
+                f"Name the model {self.name} to ask only about them.",
                 "documents",
             )
         return folder.documents()

@@ -262,7 +262,7 @@ class Journal(Generic[Record]):
             changed.setdefault(name, self._form.words.get(name, both).replace("{task}", task))
         if changed:
             raise UsageError(
-                f"{self.path} was begun with {'; '.join(changed.values())}", hint=self._form.hint
+                f"{self.path} was started with {'; '.join(changed.values())}", hint=self._form.hint
             )
 
     def earlier(self) -> Iterator[tuple[int, Record]]:

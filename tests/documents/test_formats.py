@@ -41,7 +41,7 @@ ABOUT: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "packed.html.gz": (["The night bus", "Stops"], ()),
     "router.html": (
         ["Resetting the router", "First steps", "Terms"],
-        ("left out as no part of the main text: 82 words",),
+        ("left out, since not in the main text: 82 words",),
     ),
     "short.html": (["Invoice 1001", "Terms"], ()),
     "noscript.html": (["The pier"], ()),

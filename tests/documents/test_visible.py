@@ -75,7 +75,7 @@ def test_texts_of_pictures_are_not_part_of_an_article() -> None:
     assert "heron" not in extracted.text
     assert "Size" not in extracted.text
     assert "again" in extracted.text
-    assert "left out as no part of the main text" in extracted.about.warnings[0]
+    assert "left out, since not in the main text" in extracted.about.warnings[0]
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,7 @@ def test_a_journal_says_what_was_begun_otherwise_and_each_setting_once(tmp_path:
         ),
         ({"ask.seed": "a"}, "seed null, now 'a'$"),
     ):
-        with pytest.raises(UsageError, match=f"journal was begun with .*{words}"):
+        with pytest.raises(UsageError, match=f"journal was started with .*{words}"):
             journal(path, {**then, **changes})
     before = path.read_bytes()
     with closing(journal(path, HEAD, restart=True)) as anew:

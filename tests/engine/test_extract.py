@@ -290,7 +290,7 @@ def test_files_that_failed_are_tried_again_and_no_others(texts: Path, fake: Fake
     )
     assert {path: path.read_bytes() for path in texts.parent.glob("out.*")} == before
     other = extract(texts, schema="name, sum float")
-    assert b"was begun with fields 'name, due (date), sum (float)" in other.stderr
+    assert b"was started with fields 'name, due (date), sum (float)" in other.stderr
     assert extract(texts, "--restart", schema="name, sum float").returncode == 2  # it was edited
     assert extract(texts, "--restart", "--force", schema="name, sum float").returncode == 0
     assert list(read(texts)[0]) == ["file", "name", "sum"]

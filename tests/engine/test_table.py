@@ -103,7 +103,7 @@ def test_a_key_or_a_head_decides_what_is_done_and_a_restart_begins_again(tmp_pat
     assert rows_of(path) == [{"file": "a"}]  # what is no more so is not shown
     with opened(path, {"b": "1"}) as table:
         assert table.to_do() == []  # but kept
-    with pytest.raises(UsageError, match=r"begun with question 'When\?', now 'Who\?'"):
+    with pytest.raises(UsageError, match=r"started with question 'When\?', now 'Who\?'"):
         TableOutput(path, other, COLUMNS)
     with opened(path, {"b": "1"}, other, restart=True) as table:
         assert table.to_do() == [ItemId("b", "1")]
@@ -149,7 +149,7 @@ def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: 
         assert (path.read_bytes() == saved) != ("force" in how)
     with opened(path, {"a": "1", "b": "1"}) as table:
         path.write_bytes(saved + b"mine,")
-        with pytest.raises(UsageError, match="was changed after"):
+        with pytest.raises(UsageError, match="changed after"):
             table.put(ItemId("b", "1"), [{"file": "b"}])
         path.unlink()
     assert [row["file"] for row in rows_of(path)] == ["a", "b"]  # nothing was lost

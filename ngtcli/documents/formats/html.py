@@ -41,7 +41,7 @@ def parse(source: Source) -> Extracted:
         if len(page_with_templates.writer) >= _MIN_TEMPLATE_GAIN * len(page.writer):
             page = page_with_templates
     if page.omitted_words > _MAX_UNREPORTED_WORDS:
-        warnings += (f"left out as no part of the main text: {page.omitted_words} words",)
+        warnings += (f"left out, since not in the main text: {page.omitted_words} words",)
     if page.hidden_words > _MAX_UNREPORTED_WORDS:
         warnings += (f"hidden text left out: {page.hidden_words} words",)
     return page.writer.extracted("html", warnings)
