@@ -67,14 +67,14 @@ def run(request: Request, output: Output, answerer: Answerer, notes: Notes) -> N
     """Answer a request and show the answer. Raises NgtError; exits with 130 if interrupted."""
     check_written((output.path, output.html), output.force)
     request = replace(request, wants=wanted(output, notes))
-    showing = Showing(request, output, notes)
+    display = AnswerDisplay(request, output, notes)
     began = time.monotonic()
-    answer = showing.show(answerer.ask(request))
+    answer = display.show(answerer.ask(request))
     if answer is None or answer.finish_reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
     keep_warm(answerer, request.settings)
-    if answerer.loaded and not seconds_of(request.settings.engine.keep_warm) and showing.started:
-        suggest_keeping_warm(showing.started - began, notes)
+    if answerer.loaded and not seconds_of(request.settings.engine.keep_warm) and display.started:
+        suggest_keeping_warm(display.started - began, notes)
 
 
 def keep_warm(answerer: Answerer, settings: Settings) -> None:
@@ -93,7 +93,7 @@ def wanted(output: Output, notes: Notes) -> frozenset[Want]:
     return frozenset(wants)
 
 
-class Showing:
+class AnswerDisplay:
     """Shows the events of a request: the answer as it is generated, then the complete answer.
 
     The complete answer may go to files.

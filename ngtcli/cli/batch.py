@@ -103,8 +103,8 @@ def batch(
     list of files, folders and patterns; context is one text. With a question the task is ask,
     else summarize. A line that fails has {"id", "error"} in the output, and the exit code is 7.
     """
-    tasks = options.tasks_of(flags, batch_flags.preset, TASKS, worded=True)
-    settings = tasks.of["ask"][0]
+    tasks = options.tasks_of(flags, batch_flags.preset, TASKS, fallback_for_ask=True)
+    settings = tasks.by_name["ask"][0]
     checks.warn_of_no_effect([Situation.NO_COLOR], checks.given_settings(flags))
     checks.check_settings(flags, settings)
     check_output_file(batch_flags.output)
@@ -135,7 +135,7 @@ class _Batch:
         self._tasks = tasks
         self._shard = flags.lines
         self._notes = Notes(flags.verbose)
-        self._settings = tasks.of["ask"][0]
+        self._settings = tasks.by_name["ask"][0]
         self._max_line_bytes = self._settings.reading.max_mb * 1_000_000
         self.progress = RunProgress(self._notes, "line")
         self._answers = RunAnswers(
@@ -175,8 +175,8 @@ class _Batch:
             "shard": self._flags.shard,
             "engine": self._settings.engine.engine,
         }
-        for task in sorted(self._tasks.of):
-            for name, value in sorted(deciding(*self._tasks.of[task]).items()):
+        for task in sorted(self._tasks.by_name):
+            for name, value in sorted(deciding(*self._tasks.by_name[task]).items()):
                 head[f"{task}.{name}"] = value
         return head
 

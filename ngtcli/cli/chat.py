@@ -204,8 +204,8 @@ class Conversation:
         if self.pipe and self._has_asked:
             sys.stdout.write("\n")
         self._has_asked = True
-        showing = answering.Showing(request, self._output, self.notes)
-        ended = showing.show(self.answerer.ask(request))
+        display = answering.AnswerDisplay(request, self._output, self.notes)
+        ended = display.show(self.answerer.ask(request))
         if ended is not None:
             self._exchanges.append(Exchange(question, ended))
         if not self.pipe:

@@ -144,12 +144,12 @@ def extract(
     ngt extract article.txt --schema 'author, due date'
     """
     extraction = Extraction.of(options.tasks_of(flags, extract_flags.preset, (TASK,)))
-    settings, _ = extraction.tasks.of[TASK]
+    settings, _ = extraction.tasks.by_name[TASK]
     if extraction.by_field and extract_flags.preset is None:
         tasks = Tasks({TASK: (settings, load_preset("ask"))})
         extraction = Extraction(tasks, extraction.form)
     extract_flags = _check(flags, extract_flags, extraction)
-    settings, preset = extraction.tasks.of[TASK]
+    settings, preset = extraction.tasks.by_name[TASK]
     settings = checks.without_unused_models(settings)
     extraction = replace(extraction, tasks=Tasks({TASK: (settings, preset)}))
     check_session(settings, dry=extract_flags.dry_run)
@@ -162,7 +162,7 @@ def _check(
     flags: Mapping[str, Any], extract_flags: ExtractFlags, extraction: Extraction
 ) -> ExtractFlags:
     """Warn of flags without effect, and return the others. Raises UsageError."""
-    settings = extraction.tasks.of[TASK][0]
+    settings = extraction.tasks.by_name[TASK][0]
     checks.check_settings(flags, settings)
     check_output_files({"-o": extract_flags.output, "--html": extract_flags.html})
     if extract_flags.sources not in (None, "columns"):
@@ -222,7 +222,7 @@ class _Extract:
         self._flags = flags
         self._notes = Notes(flags.verbose)
         self._names = [field.name for field in extraction.form.fields]
-        self._settings = extraction.tasks.of[TASK][0]
+        self._settings = extraction.tasks.by_name[TASK][0]
         self._progress = RunProgress(self._notes, "file")
         self._answers = RunAnswers(self._settings, self._progress, size=flags.batch_size)
         self._request = extraction.whole(())

@@ -37,8 +37,8 @@ def mcp(
         raise MissingDependencyError(
             "ngt mcp needs the extra mcp", hint="pip install 'ngtcli[mcp]'"
         )
-    tasks = tasks_of(flags, preset_name, TASKS, worded=True)
-    settings = tasks.of["ask"][0]
+    tasks = tasks_of(flags, preset_name, TASKS, fallback_for_ask=True)
+    settings = tasks.by_name["ask"][0]
     notes = Notes()
     warn_of_no_effect([Situation.NO_COLOR], given_settings(flags))
     if settings.engine.engine == "vllm":

@@ -120,11 +120,15 @@ def resolve(flags: dict[str, Any], preset: str | None) -> tuple[config.Resolved,
 
 
 def tasks_of(
-    flags: dict[str, Any], preset: str | None, tasks: Sequence[str], *, worded: bool = False
+    flags: dict[str, Any],
+    preset: str | None,
+    tasks: Sequence[str],
+    *,
+    fallback_for_ask: bool = False,
 ) -> Tasks:
-    """Return the tasks by all layers; `worded` is as for `Tasks.resolved`. Raises UsageError."""
-    resolved = Tasks.resolved(layers_of(flags), preset, tasks, worded=worded)
-    for settings, _ in resolved.of.values():
+    """Return the tasks by all layers; see `Tasks.resolved`. Raises UsageError."""
+    resolved = Tasks.resolved(layers_of(flags), preset, tasks, fallback_for_ask=fallback_for_ask)
+    for settings, _ in resolved.by_name.values():
         apply_to_process(settings)
     return resolved
 

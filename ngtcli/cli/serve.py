@@ -176,10 +176,10 @@ def serve(flags: SettingFlags, context: typer.Context, http_flags: HttpFlags) ->
     layers = options.layers_of(flags)
     settings = settings_of(layers).settings
     apply_to_process(settings)
-    tasks = Tasks.resolved(layers, None, TASKS, like=settings)
+    tasks = Tasks.resolved(layers, None, TASKS, model_of=settings)
     # Which dtype is exact depends on it.
     settings = settings.replace(
-        num_draft=max(own.drafting.num_draft for own, _ in tasks.of.values())
+        num_draft=max(own.drafting.num_draft for own, _ in tasks.by_name.values())
     )
     check_session(settings)
     notes = _ServerNotes(http_flags.verbose)

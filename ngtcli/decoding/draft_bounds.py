@@ -52,7 +52,7 @@ class DraftBounds:
             draft = prune(
                 draft, self.matcher, self.max_depth, min(self.max_nodes, self.context_left)
             )
-        return draft.under(self.front, self.origins)
+        return draft.below_chain(self.front, self.origins)
 
 
 def draft_bounds(sequence: DecodedSequence, max_nodes: int) -> DraftBounds:

@@ -91,4 +91,4 @@ def prune(tree: DraftTree, matcher: Matcher, max_depth: int, max_nodes: int) -> 
     if leaf == ROOT:
         return tree
     limit = min(max_depth - tree.depths()[leaf], max_nodes - len(tree))
-    return tree.extended(leaf, states[nodes[leaf]].force(limit), GRAMMAR)
+    return tree.with_chain(leaf, states[nodes[leaf]].force(limit), GRAMMAR)

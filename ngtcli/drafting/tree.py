@@ -78,14 +78,14 @@ class DraftTree:
         seen = np.frombuffer(bytearray().join(rows), np.bool_)
         return seen.reshape(len(rows), len(rows))
 
-    def under(self, front: Sequence[int], origins: Sequence[str]) -> "DraftTree":
+    def below_chain(self, front: Sequence[int], origins: Sequence[str]) -> "DraftTree":
         """Return this tree below a chain of tokens.
 
         Args:
             front: The tokens of the chain.
             origins: The source of each token of the chain.
 
-        >>> chain([7]).under([5, 6], ["a", "b"]).parents
+        >>> chain([7]).below_chain([5, 6], ["a", "b"]).parents
         (-1, 0, 1)
         """
         if not front:
@@ -100,7 +100,7 @@ class DraftTree:
             names,
         )
 
-    def extended(self, node: int, tokens: Sequence[int], origin: str) -> "DraftTree":
+    def with_chain(self, node: int, tokens: Sequence[int], origin: str) -> "DraftTree":
         """Return the tree with a chain of tokens below a node, directly after it in the node order.
 
         Args:
@@ -108,7 +108,7 @@ class DraftTree:
             tokens: The tokens of the chain.
             origin: Their source.
 
-        >>> DraftTree((1, 2), (-1, -1)).extended(0, [3, 4], "a").parents
+        >>> DraftTree((1, 2), (-1, -1)).with_chain(0, [3, 4], "a").parents
         (-1, 0, 1, -1)
         """
         if not tokens:

@@ -294,7 +294,7 @@ class LocalSession(session.Session):
         return CachePolicy("", True, min_disk_s, self.settings.cache.cache_mb * 1_000_000)
 
     def save(self, *, documents: bool = True) -> None:
-        """Store what `auto` learned from finished answers; if `documents`, also prefixes."""
+        """Store what `auto` learned from finished answers, and the prefix cache if `documents`."""
         if documents and self.model.prefixes is not None:
             self.model.prefixes.store(self.model.cache)
             refused = self.model.prefixes.take_not_stored()

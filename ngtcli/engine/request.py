@@ -139,7 +139,7 @@ def builtin_limit(request: Request, documents: int | None = None) -> str:
 class Tasks:
     """The settings and the preset of each task, from which requests are made."""
 
-    of: Mapping[str, tuple[Settings, Preset]]
+    by_name: Mapping[str, tuple[Settings, Preset]]
 
     @classmethod
     def resolved(
@@ -148,8 +148,8 @@ class Tasks:
         preset: str | None = None,
         tasks: Sequence[str] = TASKS,
         *,
-        worded: bool = False,
-        like: Settings | None = None,
+        fallback_for_ask: bool = False,
+        model_of: Settings | None = None,
     ) -> Self:
         """Resolve the settings and the preset of each task. Raises UsageError.
 
@@ -157,17 +157,17 @@ class Tasks:
             layers: The layers above that of the preset.
             preset: The preset of all tasks; None: each task has its own.
             tasks: The tasks.
-            worded: Use the wording of the preset of "ask" for "ask" if `preset` has no place for a
-                question.
-            like: Settings whose model all tasks get; None: each has that of its layers.
+            fallback_for_ask: Whether "ask" has the wording of its own preset if `preset` has no
+                place for a question.
+            model_of: The settings whose model all tasks get; None: each has that of its layers.
         """
         resolved = {}
         for task in tasks:
             wording = load_preset(task if preset is None else preset)
             settings = settings_of([*layers, wording.settings]).settings
-            if like is not None:
-                settings = replace(settings, model=like.model)
-            if worded and task == "ask" and not can_ask(wording):
+            if model_of is not None:
+                settings = replace(settings, model=model_of.model)
+            if fallback_for_ask and task == "ask" and not can_ask(wording):
                 wording = load_preset(task)
             resolved[task] = settings, wording
         return cls(resolved)
@@ -186,7 +186,7 @@ class Tasks:
 
         Raises UsageError for values that the task, the preset or a setting does not allow.
         """
-        settings, preset = self.of[task]
+        settings, preset = self.by_name[task]
         settings = for_task(task, settings.replace(**values), preset)
         if any(name in values for name in FORMS):
             settings = with_room(settings, "max_tokens" in values)

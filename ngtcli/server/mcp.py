@@ -290,7 +290,7 @@ class Tools:
 
         It takes no language model and answers at once.
         """
-        progress, settings = Progress(context), self._service.tasks.of["ask"][0]
+        progress, settings = Progress(context), self._service.tasks.by_name["ask"][0]
         texts = (await self._chosen(documents, progress)).documents
         search = Search(texts, settings, _asked(question), limit)
         with reporting_to(progress):

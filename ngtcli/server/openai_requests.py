@@ -354,7 +354,7 @@ def _api_request(
             "method",
         )
     if "method" in values or "num_draft" in values:
-        _check_drafting(request.settings, service.tasks.of[task][0].drafting.num_draft)
+        _check_drafting(request.settings, service.tasks.by_name[task][0].drafting.num_draft)
     return ApiRequest(
         form.model,
         request,

@@ -441,7 +441,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
     monkeypatch.setattr(Remote, "of", lambda settings: served.pop(0))
     resident = SimpleNamespace(Resident=Loaded)  # without torch
     monkeypatch.setitem(sys.modules, "ngtcli.server.resident", cast(Any, resident))
-    settings, preset = TASKS.of["ask"]
+    settings, preset = TASKS.by_name["ask"]
     documents = ServedFolder([str(folder)], settings).documents()
     question = Request(task="ask", settings=settings, preset=preset, loaded=documents)
     own = Answerer(threads=True)
@@ -581,7 +581,7 @@ def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None
         def close(self) -> None: ...
 
     told: SimpleQueue[Event | NgtError] = SimpleQueue()
-    settings, preset = TASKS.of["ask"]
+    settings, preset = TASKS.by_name["ask"]
     question = Request(task="ask", settings=settings, preset=preset)
     Threaded(Panics()).submit(question, told.put)
     assert isinstance(told.get(timeout=10), Message)

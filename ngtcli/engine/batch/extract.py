@@ -92,7 +92,7 @@ class Extraction:
         Raises:
             UsageError: The settings have no schema with fields.
         """
-        settings, preset = tasks.of[TASK]
+        settings, preset = tasks.by_name[TASK]
         form = form_of(settings)
         if form is None or not form.fields:
             raise UsageError("no schema says which fields to extract", hint=_NO_FIELDS)
@@ -108,7 +108,7 @@ class Extraction:
     @property
     def by_field(self) -> bool:
         """Return whether the model is asked for each field separately."""
-        return self.tasks.of[TASK][0].answer.ask_fields
+        return self.tasks.by_name[TASK][0].answer.ask_fields
 
     def request(self, text: str, documents: Sequence[Document], **values: Any) -> Request:
         """Return a request about documents.
@@ -216,7 +216,7 @@ class Asking:
         if not texts:
             texts = [((self.document,), (whole,))]
 
-        overflow = self._extraction.tasks.of[TASK][0].retrieval.overflow
+        overflow = self._extraction.tasks.by_name[TASK][0].retrieval.overflow
         if overflow == "split":
             overflow = "error"
         for number, (documents, excerpts) in enumerate(texts):

@@ -69,7 +69,7 @@ class LineRequests:
                 f"preset {preset_name} has no place for a question:"
                 f" preset {request.preset.name} is used for the lines that have one"
             )
-        if self._tasks.of["ask"][0].engine.engine == "vllm":
+        if self._tasks.by_name["ask"][0].engine.engine == "vllm":
             request = replace(request, settings=self._of_vllm(content.task, request.settings))
         if paths:
             settings = request.settings
@@ -170,7 +170,7 @@ class LineRequests:
         """
         from ngtcli.engine.vllm.process import check
 
-        started = self._tasks.of["ask"][0]
+        started = self._tasks.by_name["ask"][0]
         drafting = {name: started.get(name) for name in ("method", "num_draft")}
         for name, value in drafting.items():
             of_line = settings.get(name)

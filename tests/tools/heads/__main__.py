@@ -99,7 +99,7 @@ def train(flags: SettingFlags, given: TrainFlags) -> Trained:
         raise UsageError(f"--kind {given.kind}", hint=nearest(given.kind, KINDS))
     check_name(given.output)
     resolved = tasks_of(flags, None, _TASKS)
-    tasks = {task: (_greedy(s), preset) for task, (s, preset) in resolved.of.items()}
+    tasks = {task: (_greedy(s), preset) for task, (s, preset) in resolved.by_name.items()}
     _refuse_idle(given)
     reads_states = given.kind in ("medusa", "hydra") and given.own_scores  # and nothing else
     if tasks["ask"][0].model.quantize != "none" and not reads_states:
