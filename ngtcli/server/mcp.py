@@ -1,8 +1,8 @@
-"""The tools of the Model Context Protocol over the documents of given folders, by the official SDK.
+"""The tools of the Model Context Protocol over the documents of folders, by the official SDK.
 
-They read nothing but the documents that they list. Listing, showing and searching load no torch; a
-model is loaded by the first call that needs one. A call that the client cancels ends at once, and
-its answer within a step.
+They read only the documents that they list. Listing, showing and searching load no torch; the first
+call that needs a model loads it. A call that the client cancels ends at once, and its answer within
+a step.
 """
 
 import inspect
@@ -53,12 +53,12 @@ from ngtcli.system.reporting import Reporter, reporting_to
 from ngtcli.words import counted, nearest
 
 _INTERVAL_S = 0.25  # between two progress notifications; guess
-_MAX_CHARACTERS = 20_000  # characters that `show_passage` gives at once; guess
-_MAX_LEFT_OUT = 100  # files left out that are named; guess
-_IDLE_S = 600.0  # after which a session of HTTP ends; guess
-_MAX_SESSIONS = 1000  # of HTTP that are open at once, each about 30 kB (measured)
-_MAX_OWNERS = 10 * _MAX_SESSIONS  # of sessions, also of those that have ended; guess
-_SESSION = "mcp-session-id"  # a header
+_MAX_CHARACTERS = 20_000  # characters that `show_passage` returns at once; guess
+_MAX_LEFT_OUT = 100  # files left out that `list_documents` names; guess
+_IDLE_S = 600.0  # without a call, after which an HTTP session ends; guess
+_MAX_SESSIONS = 1000  # HTTP sessions open at once, each about 30 kB (measured)
+_MAX_OWNERS = 10 * _MAX_SESSIONS  # owners of sessions, including ended ones; guess
+_SESSION_HEADER = "mcp-session-id"
 _TOOLS = ("search_passages", "ask", "summarize", "list_documents", "show_passage")
 _INSTRUCTIONS = (
     "Documents on the user's machine. search_passages finds what they say, word for word and at"
@@ -77,7 +77,7 @@ _TOKENS = Annotated[
 
 @dataclass(frozen=True)  # the SDK would take slots for defaults
 class ListedDocument:
-    """A document; `pages` is 0 for formats without pages."""
+    """A document. Its `pages` are 0 for formats without pages."""
 
     name: str
     format: str
@@ -88,7 +88,7 @@ class ListedDocument:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A file that is not read, and why."""
+    """A file that cannot be read, and why."""
 
     name: str
     reason: str
@@ -96,7 +96,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class DocumentList:
-    """The documents that the other tools read, and files that could not be."""
+    """The documents that the other tools read, and files that cannot be read."""
 
     documents: list[ListedDocument]
     left_out: list[LeftOut]
@@ -119,7 +119,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class ShownPassage(Passage):
-    """A passage of a document that has so many `characters`."""
+    """A passage, and the number of `characters` of its document."""
 
     characters: int
 
@@ -133,7 +133,7 @@ class FoundPassage(Passage):
 
 @dataclass(frozen=True)
 class FoundPassages:
-    """The passages that fit best, the best first, of so many.
+    """The passages that fit best, the best first, out of `of_passages` in `of_documents`.
 
     `remarks` are warnings, such as of passages that are longer than the embedder reads.
     """
@@ -165,13 +165,13 @@ class AnswerResult:
 
 
 def owner_of(context: Context) -> str:
-    """Who asks: over HTTP as its guard says, on standard streams the user."""
+    """Return the owner of a call: over HTTP as its guard says, on standard streams the user."""
     request = context.request_context.request
     return "" if request is None else str(request.scope["owner"])
 
 
 class Progress(Reporter):
-    """Reports to the client how far a call is: in words, by growing numbers.
+    """Reports the progress of a call to the client, in words and by growing numbers.
 
     Attributes:
         remarks: The warnings of the call, which go with its result.
@@ -183,53 +183,55 @@ class Progress(Reporter):
         self._count = 0  # progress notifications so far
         self._sent_at = 0.0  # when the last one was sent, by time.monotonic
         self._written = 0  # tokens of the answer, or of a part of it
-        self._part = ""  # words before a notification
+        self._prefix = ""  # of a notification
 
-    def status(self, words: str) -> None:
+    def status(self, text: str, /) -> None:
         """As `Reporter.status`, in a thread of the SDK; there a call that is cancelled ends."""
         from_thread.check_cancelled()
-        if self._may_see(words):
-            from_thread.run(self._send, words)
+        if self._may_see(text):
+            from_thread.run(self._notify, text)
 
-    def warn(self, words: str) -> None:
-        """As `Reporter.warn`: it goes with the result."""
-        if self._may_see(words):
-            self.remarks.append(one_line(words))
+    def warn(self, text: str, /) -> None:
+        """As `Reporter.warn`: the warning goes with the result."""
+        if self._may_see(text):
+            self.remarks.append(one_line(text))
 
-    def _may_see(self, words: str) -> bool:
-        """Whether the client may see them: over HTTP none that name a path of this machine."""
-        return not (owner_of(self._context) and has_path(words))
+    def _may_see(self, text: str) -> bool:
+        """Return whether the client may see a text: over HTTP, one without a path."""
+        return not (owner_of(self._context) and has_path(text))
 
     async def show(self, event: Event) -> None:
-        """Show an event of an answer."""
+        """Report an event of an answer."""
         match event:
             case Message(kind="status"):
-                await self._send(event.text)
+                await self._notify(event.text)
             case Message(kind="warn"):
                 self.remarks.append(event.text)
             case Part():
-                self._part, self._written = f"{event.words}: " if event.words else "", 0
+                self._prefix = f"{event.words}: " if event.words else ""
+                self._written = 0
             case Reading():
-                await self._send(f"Reading the prompt: {event.read} of {event.total} tokens")
+                await self._notify(f"Reading the prompt: {event.read} of {event.total} tokens")
             case Stepped():
                 self._written += len(event.step.tokens)
-                await self._send(f"Writing: {counted(self._written, 'token')}")
+                await self._notify(f"Writing: {counted(self._written, 'token')}")
 
-    async def _send(self, words: str) -> None:
+    async def _notify(self, text: str) -> None:
+        """Notify the client, unless that was done a moment ago."""
         if time.monotonic() - self._sent_at >= _INTERVAL_S:
             self._sent_at = time.monotonic()
             self._count += 1
-            await self._context.report_progress(self._count, None, self._part + words)
+            await self._context.report_progress(self._count, None, self._prefix + text)
 
 
 class Tools:
     """The tools over the documents of a service's folder.
 
-    The reporter of who makes this gets the errors that clients may not see.
+    The reporter of the caller gets the errors that clients may not see.
 
     Args:
-        service: What is served.
-        answers: What answers.
+        service: The folder, and the tasks of the model.
+        answers: Answers the questions.
         activity: Counts the requests that are being answered.
     """
 
@@ -251,10 +253,15 @@ class Tools:
             ListedDocument(d.name, d.about.format, d.about.pages, len(d.text), d.about.warnings)
             for d in loaded.documents
         ]
-        skipped = [one for one in loaded.skipped if not one.kind][:_MAX_LEFT_OUT]
-        names = [folder.name_of(s.name) or os.path.basename(s.name) for s in skipped]
-        reasons = ["it cannot be read" if has_path(s.reason) else s.reason for s in skipped]
-        return DocumentList(documents, list(map(LeftOut, names, reasons)))
+        unreadable = [skipped for skipped in loaded.skipped if not skipped.kind]
+        left_out = [
+            LeftOut(
+                folder.name_of(skipped.name) or os.path.basename(skipped.name),
+                "it cannot be read" if has_path(skipped.reason) else skipped.reason,
+            )
+            for skipped in unreadable[:_MAX_LEFT_OUT]
+        ]
+        return DocumentList(documents, left_out)
 
     async def show_passage(
         self,
@@ -268,16 +275,21 @@ class Tools:
 
         At most 20,000 characters come at once; give the end of one call as the next one's start.
         """
-        one = (await self._chosen([document], Progress(context))).documents[0]
-        first, last = (0, len(one.text)) if page is None else _page(one, page)
-        begin, size = first + start, last - first
-        if end is not None and page is None:
-            last = min(last, end)
-        if begin >= last and size:
-            hint = f"It has {size:,} characters."
-            raise RequestError(f"{one.name} has no such characters", hint, "start")
-        last = min(last, begin + _MAX_CHARACTERS)
-        return ShownPassage(*_characters(one, begin, last), len(one.text))
+        shown = (await self._chosen([document], Progress(context))).documents[0]
+        range_start, range_end = 0, len(shown.text)
+        if page is not None:
+            range_start, range_end = _page_range(shown, page)
+        size = range_end - range_start
+        start += range_start
+        if end is None or page is not None:
+            end = range_end
+        end = min(end, range_end)
+        if start >= end and size:
+            raise RequestError(
+                f"{shown.name} has no such characters", f"It has {size:,} characters.", "start"
+            )
+        end = min(end, start + _MAX_CHARACTERS)
+        return ShownPassage(*_passage_fields(shown, start, end), len(shown.text))
 
     async def search_passages(
         self,
@@ -290,17 +302,18 @@ class Tools:
 
         It takes no language model and answers at once.
         """
-        progress, settings = Progress(context), self._service.tasks.by_name["ask"][0]
-        texts = (await self._chosen(documents, progress)).documents
-        search = Search(texts, settings, _asked(question), limit)
+        progress = Progress(context)
+        settings = self._service.tasks.by_name["ask"][0]
+        chosen = (await self._chosen(documents, progress)).documents
+        search = Search(chosen, settings, _checked_question(question), limit)
         with reporting_to(progress):
             ranking = await self._threads.run(rank, search)
-        found = []
-        for one in ranking.passages[:limit]:
-            at = ranking.index.place(one.passage)
-            score = round(one.scores.score, 6)
-            found.append(FoundPassage(*_characters(texts[at.document], at.start, at.end), score))
-        return FoundPassages(found, len(ranking.index), len(texts), progress.remarks)
+        passages = []
+        for ranked in ranking.passages[:limit]:
+            location = ranking.index.place(ranked.passage)
+            fields = _passage_fields(chosen[location.document], location.start, location.end)
+            passages.append(FoundPassage(*fields, round(ranked.scores.score, 6)))
+        return FoundPassages(passages, len(ranking.index), len(chosen), progress.remarks)
 
     async def ask(
         self,
@@ -313,7 +326,9 @@ class Tools:
 
         The first call loads the model.
         """
-        return await self._answer("ask", _asked(question), documents, max_tokens, context)
+        return await self._answer(
+            "ask", _checked_question(question), documents, max_tokens, context
+        )
 
     async def summarize(
         self, context: Context, documents: _NAMES = None, max_tokens: _TOKENS = None
@@ -325,31 +340,47 @@ class Tools:
         return await self._answer("summarize", "", documents, max_tokens, context)
 
     async def _answer(
-        self, task: str, text: str, names: Sequence[str] | None, most: int | None, context: Context
+        self,
+        task: str,
+        question: str,
+        names: Sequence[str] | None,
+        max_tokens: int | None,
+        context: Context,
     ) -> AnswerResult:
-        progress, owner = Progress(context), owner_of(context)
+        """Have the model answer.
+
+        Args:
+            task: "ask" or "summarize".
+            question: The question; "" for a summary.
+            names: The names of the documents to answer from; None for all.
+            max_tokens: At most this many tokens in the answer; None for the setting.
+            context: The call of the client.
+
+        Raises:
+            NgtError: The request is wrong, or the answer failed.
+        """
+        progress = Progress(context)
         with self._activity:
             loaded = await self._chosen(names, progress)
-            values: dict[str, Any] = {} if most is None else {"max_tokens": most}
-            request = self._service.tasks.request(task, text, loaded=loaded, **values)
-            began, last = time.perf_counter(), None
-            asking = answered(self._answers, request, owner)
-            async with aclosing(asking) as events:
+            values: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
+            request = self._service.tasks.request(task, question, loaded=loaded, **values)
+            started = time.perf_counter()
+            last: Event | None = None
+            async with aclosing(answered(self._answers, request, owner_of(context))) as events:
                 async for event in events:
                     if event is not None:
                         last = event
                         await progress.show(event)
             assert isinstance(last, Ended)
-            s, found = last.statistics, last.sources
             return AnswerResult(
                 text=last.text,
-                sources=[_passage(source) for source in found.places()],
-                verbatim_share=round(found.verbatim_share, 4),
+                sources=[_passage(source) for source in last.sources.places()],
+                verbatim_share=round(last.sources.verbatim_share, 4),
                 finish_reason=last.finish_reason,
                 remarks=progress.remarks,
-                prompt_tokens=s.prompt_tokens,
-                new_tokens=s.new_tokens,
-                seconds=round(time.perf_counter() - began, 3),
+                prompt_tokens=last.statistics.prompt_tokens,
+                new_tokens=last.statistics.new_tokens,
+                seconds=round(time.perf_counter() - started, 3),
             )
 
     async def _loaded(self, progress: Progress) -> Loaded:
@@ -358,7 +389,7 @@ class Tools:
             return await self._threads.run(self._service.folder.documents)
 
     async def _chosen(self, names: Sequence[str] | None, progress: Progress) -> Loaded:
-        """The documents of these names, in the order of the list. Raises RequestError."""
+        """Return the documents of these names, in the order of the list. Raises RequestError."""
         loaded = await self._loaded(progress)
         if names == []:
             raise RequestError("no document is named", hint="Name one, or leave the list out.")
@@ -367,34 +398,49 @@ class Tools:
         return select_documents(loaded, names, "list_documents has the names.")
 
 
-def _characters(one: Document, start: int, end: int) -> tuple[str, str, int, int, int, str]:
-    """The fields of a `Passage`."""
-    section = place(one, start)
-    return one.name, one.text[start:end], start, end, section.page, section.heading
+def _passage_fields(
+    document: Document, start: int, end: int
+) -> tuple[str, str, int, int, int, str]:
+    """Return the fields of a `Passage`.
+
+    Args:
+        document: The document of the passage.
+        start: Its first character in the document.
+        end: The character after its last.
+    """
+    section = place(document, start)
+    return document.name, document.text[start:end], start, end, section.page, section.heading
 
 
 def _passage(source: Source) -> Passage:
-    at = source.span.source_start, source.span.source_end
-    return Passage(source.name, source.quote, *at, source.page or 0, source.heading or "")
+    return Passage(
+        source.name,
+        source.quote,
+        source.span.source_start,
+        source.span.source_end,
+        source.page or 0,
+        source.heading or "",
+    )
 
 
-def _asked(question: str) -> str:
-    """The text of a question. Raises RequestError."""
-    if not (text := utf8(question.strip())):
+def _checked_question(question: str) -> str:
+    """Return the text of a question. Raises RequestError where it is empty."""
+    text = utf8(question.strip())
+    if not text:
         raise RequestError("the question is empty", "Ask something.", "question")
     return text
 
 
-def _page(document: Document, page: int) -> tuple[int, int]:
-    """Where that page begins and ends. Raises RequestError."""
+def _page_range(document: Document, page: int) -> tuple[int, int]:
+    """Return the characters at which a page begins and ends. Raises RequestError."""
     sections = document.about.sections
-    of_page = [at for at, section in enumerate(sections) if section.page == page]
-    if not of_page:
+    indices = [index for index, section in enumerate(sections) if section.page == page]
+    if not indices:
         pages = counted(document.about.pages, "page") if document.about.pages else "no pages"
         raise RequestError(f"{document.name} has no page {page}", f"It has {pages}.", "page")
-    after = of_page[-1] + 1
-    end = sections[after].start if after < len(sections) else len(document.text)
-    return sections[of_page[0]].start, end
+    next_index = indices[-1] + 1
+    end = sections[next_index].start if next_index < len(sections) else len(document.text)
+    return sections[indices[0]].start, end
 
 
 class _Server(MCPServer[None]):
@@ -407,20 +453,25 @@ class _Server(MCPServer[None]):
     reporter: Reporter
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-        known = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
+        properties = {
+            tool.name: tool.input_schema["properties"] for tool in await self.list_tools()
+        }
         for argument in arguments:
-            if name in known and argument not in known[name]:
-                hint = nearest(argument, known[name])
+            if name in properties and argument not in properties[name]:
+                hint = nearest(argument, properties[name])
                 raise ToolError(f"{name} has no argument {argument!r}. {hint}")
         try:
-            with reporting_to(Reporter()):  # and nothing else goes to who runs the server
+            # Nothing else that a call reports goes to the one who runs the server.
+            with reporting_to(Reporter()):
                 return await super().call_tool(name, arguments, context)
         except ToolError as error:
-            if isinstance(cause := error.__cause__, ValidationError):
+            cause = error.__cause__
+            if isinstance(cause, ValidationError):
                 first = cause.errors()[0]
                 is_missing = first["type"] == "missing"
-                words = "the argument is missing" if is_missing else first["msg"].lower()
-                raise ToolError(f"{'.'.join(map(str, first['loc']))}: {words}") from None
+                message = "the argument is missing" if is_missing else first["msg"].lower()
+                path = ".".join(map(str, first["loc"]))
+                raise ToolError(f"{path}: {message}") from None
             if not isinstance(cause, NgtError):
                 raise
             if owner_of(context) and is_private(cause):
@@ -430,9 +481,12 @@ class _Server(MCPServer[None]):
 
 
 def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
-    """A server of these tools; on standard streams what anything prints goes to standard error."""
+    """Return a server of these tools.
+
+    With `on_streams` it talks on standard streams, and all other output goes to standard error.
+    """
     root = logging.getLogger()
-    before = root.handlers[:]
+    handlers = root.handlers[:]
     server = _Server(
         "ngt",
         version=__version__,
@@ -442,21 +496,22 @@ def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
         subscriptions=False,
     )
     server.reporter = tools.reporter
-    root.handlers[:] = before  # it gives the process one; without, warnings go to stderr
-    reads = ToolAnnotations(
+    # The SDK adds a handler to the process. Without one, warnings go to standard error.
+    root.handlers[:] = handlers
+    annotations = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
     for name in _TOOLS:
         tool: Callable[..., object] = getattr(tools, name)
-        server.add_tool(tool, description=inspect.getdoc(tool), annotations=reads)
+        server.add_tool(tool, description=inspect.getdoc(tool), annotations=annotations)
     return server
 
 
 @asynccontextmanager
 async def _stdout_is_stderr(_: MCPServer[None]) -> AsyncIterator[None]:
-    """The SDK has the descriptor lead to standard error; so must Python's stream, to the end.
+    """Let `sys.stdout` write to standard error to the end, as the SDK does with the descriptor.
 
-    What is still in a buffer would follow the protocol otherwise.
+    Otherwise output still in a buffer would follow the protocol.
     """
     sys.stdout = sys.stderr
     yield
@@ -470,40 +525,50 @@ async def _with_owner(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Have a request answered by `app`; a session that it begins belongs to its owner."""
+    """Have a request answered by `app`; a session that it begins belongs to its owner.
 
-    async def noted(message: StarletteMessage) -> None:
+    Args:
+        app: Answers the request.
+        owners: The owners of sessions, by the sessions' ids; a new session is added.
+        owner: The owner of the request.
+        scope: The scope of the request, by ASGI.
+        receive: Receives the messages of the request, by ASGI.
+        send: Sends the messages of the response, by ASGI.
+    """
+
+    async def send_and_note_session(message: StarletteMessage) -> None:
         for name, value in message.get("headers", ()):
-            if name.lower() == _SESSION.encode() and value.decode() not in owners:
+            if name.lower() == _SESSION_HEADER.encode() and value.decode() not in owners:
                 owners[value.decode()] = owner
                 if len(owners) > _MAX_OWNERS:
                     owners.popitem(last=False)
         await send(message)
 
-    await app(scope, receive, noted)
+    await app(scope, receive, send_and_note_session)
 
 
 def mcp_routes(
     tools: Tools,
 ) -> tuple[list[BaseRoute], Callable[[], AbstractAsyncContextManager[object]]]:
-    """`/mcp` of an HTTP server, and what runs as long as that does.
+    """Return `/mcp` of an HTTP server, and a context manager that is open while the server runs.
 
-    Its guard checks who may ask, by Host and Origin, too, and says it in `scope["owner"]`.
+    The server's guard checks Host and Origin, and stores the owner in `scope["owner"]`.
     """
     server = mcp_server(tools)
-    guarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     server.streamable_http_app(
-        transport_security=guarded, session_idle_timeout=_IDLE_S, max_sessions=_MAX_SESSIONS
+        transport_security=security, session_idle_timeout=_IDLE_S, max_sessions=_MAX_SESSIONS
     )
 
     owners = OrderedDict[str, str]()  # of sessions, by their ids
 
     async def mcp(request: Request) -> Any:
-        owner, session = request.scope["owner"], request.headers.get(_SESSION)
+        owner = request.scope["owner"]
+        session = request.headers.get(_SESSION_HEADER)
         if request.method != "POST" and session is None:
             return PlainTextResponse("a session is opened by a POST", 400)
         if session is not None and owners.get(session) != owner:
-            return PlainTextResponse("no such session", 404)  # or it is another's
+            return PlainTextResponse("no such session", 404)  # also where it is another owner's
         return partial(_with_owner, server.session_manager.asgi_app, owners, owner)
 
     route = Route("/mcp", mcp, methods=["GET", "POST", "DELETE"])
