@@ -1,7 +1,7 @@
-"""One HTTP request and its client: read, answered as it comes, and given up, all within bounds.
+"""Read an HTTP request, send the answer as it comes, and give up, all within bounds.
 
-The generation ends with its client: with one that closes the connection at once, with one that does
-not read what it is sent after a while.
+An answer ends with its client: at once where the client closes the connection, and after a while
+where the client does not read.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ from ngtcli.server.public import RequestError, public
 from ngtcli.server.wire import BEAT_S
 
 MAX_BODY_BYTES = 8_000_000  # bytes of a request; guess: the text of some thousand pages
-_SENDING_S = 60.0  # for a client to send its request, or to read a piece of the answer; guess
+_TRANSFER_TIMEOUT_S = 60.0  # for a client to send a request, or to read a piece; guess
 _MAX_THREADS = 40  # that prepare the requests of one socket; guess
-_RETRY_S = 0.1  # between looks at whether the documents are read; guess
+_RETRY_S = 0.1  # between two attempts while another thread reads the documents; guess
 Result = TypeVar("Result")
 
 
 class Threads:
     """Threads that prepare the requests of one socket.
 
-    The user's own commands find a free one, whatever comes over TCP. While one thread reads the
-    documents, requests that need them wait in the loop and occupy none.
+    Requests over TCP never occupy the threads for the user's own commands. While one thread reads
+    the documents, requests that need them wait in the loop and occupy no thread.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,13 @@ class Threads:
     async def run(
         self, work: Callable[..., Result], *arguments: Any, abandon: bool = False
     ) -> Result:
-        """Do some work in a thread; with `abandon` it outlives a caller that is cancelled."""
+        """Do some work in a thread.
+
+        Args:
+            work: The function to call.
+            arguments: Its arguments.
+            abandon: Whether the work outlives a caller that is cancelled.
+        """
         while True:
             try:
                 return await to_thread.run_sync(
@@ -58,9 +64,9 @@ class Threads:
 async def events_of(
     submitted: Submitted, queue: "EventQueue"
 ) -> AsyncGenerator[Event | None, None]:
-    """Yield the events of a request, None where nothing came for a while. Raises NgtError.
+    """Yield the events of a request; None where nothing came for a while. Raises NgtError.
 
-    Closing it cancels the request, and waits for nothing.
+    Closing the generator cancels the request, and waits for nothing.
     """
     try:
         event: Event | NgtError | None = None
@@ -98,12 +104,16 @@ async def answered(answers: Submits, request: Request, owner: str) -> AsyncGener
     submitted = answers.submit(request, queue.put, owner=owner)
     async with aclosing(events_of(submitted, queue)) as events:
         async for event in events:
-            if event is None or not owner or (event := public(event)) is not None:
+            if event is None or not owner:
                 yield event
+                continue
+            public_event = public(event)
+            if public_event is not None:
+                yield public_event
 
 
 class Threaded:
-    """Hands on what other `Answers` answer, from a thread for each request."""
+    """Passes on the events of other `Answers`, from a thread for each request."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -114,7 +124,7 @@ class Threaded:
 
 
 class _Thread:
-    """Hands on the events of one answer."""
+    """Passes on the events of an answer."""
 
     def __init__(self, answer: Answer, on_event: OnEvent) -> None:
         self._answer = answer
@@ -123,7 +133,7 @@ class _Thread:
         threading.Thread(target=self._run, daemon=True).start()
 
     def cancel(self) -> None:
-        """As `Submitted.cancel`: it ends at its next event."""
+        """As `Submitted.cancel`: the answer ends at its next event."""
         self._is_cancelled = True
 
     def _run(self) -> None:
@@ -138,11 +148,16 @@ class _Thread:
 
 
 class Exchange:
-    """Answers one request by `work`, which gets the body, as long as its client is there.
+    """Answers a request as long as its client is there.
 
-    An application of ASGI, so that an endpoint of Starlette can return it. It raises RequestError
-    for a body that is too long or too slow. What sends raises ClientDisconnect, also for a client
-    that does not read.
+    It is an ASGI application, so that an endpoint of Starlette can return it. It raises
+    RequestError for a body that is too long or too slow. Methods that send raise ClientDisconnect,
+    also where the client does not read.
+
+    Args:
+        work: Answers the request; it gets the body.
+        activity: Counts the request while it is answered.
+        max_body: Bytes of the body at most.
 
     Attributes:
         has_begun: Whether something was sent.
@@ -160,7 +175,9 @@ class Exchange:
         self.has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scope, self._receive, self._send = scope, receive, send
+        self.scope = scope
+        self._receive = receive
+        self._send = send
         with self._activity, suppress(ClientDisconnect):
             body = await self._body()
             async with anyio.create_task_group() as group:
@@ -175,43 +192,50 @@ class Exchange:
         scope.cancel()
 
     async def _body(self) -> bytes:
-        """The request's body. Raises RequestError and ClientDisconnect."""
+        """Return the body of the request. Raises RequestError and ClientDisconnect."""
         body = bytearray()
-        with anyio.move_on_after(_SENDING_S):
+        with anyio.move_on_after(_TRANSFER_TIMEOUT_S):
             async for piece in http.Request(self.scope, self._receive).stream():
                 body += piece
                 if len(body) > self._max_body:
-                    what = f"the body has more than {self._max_body / 1e6:g} MB"
-                    raise RequestError(what, hint="Send less text.", code="too_large", status=413)
+                    raise RequestError(
+                        f"the body has more than {self._max_body / 1e6:g} MB",
+                        hint="Send less text.",
+                        code="too_large",
+                        status=413,
+                    )
             return bytes(body)
-        what = f"the request did not come in {_SENDING_S:.0f} s"
-        raise RequestError(what, code="timeout", status=408)
+        raise RequestError(
+            f"the request did not come in {_TRANSFER_TIMEOUT_S:.0f} s", code="timeout", status=408
+        )
 
     async def respond(self, response: ASGIApp) -> None:
         """Send a whole response."""
-        await response(self.scope, self._receive, self._sent)
+        await response(self.scope, self._receive, self._send_message)
 
     async def stream(self, media_type: str, pieces: AsyncIterator[bytes]) -> None:
         """Send pieces as they come. Raises what they raise, too."""
-        kind = b"content-type", media_type.encode()
-        # Without the last nginx would collect the pieces.
-        headers = [kind, (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+        headers = [
+            (b"content-type", media_type.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),  # Otherwise nginx would collect the pieces.
+        ]
         async for piece in pieces:
             if not self.has_begun:
                 start = {"type": "http.response.start", "status": 200, "headers": headers}
-                await self._sent(start)
+                await self._send_message(start)
             if piece:
                 await self.send(piece, more=True)
         await self.send(b"")
 
     async def send(self, piece: bytes, more: bool = False) -> None:
-        """Send what comes next of what has begun."""
-        await self._sent({"type": "http.response.body", "body": piece, "more_body": more})
+        """Send the next piece of a response that has begun."""
+        await self._send_message({"type": "http.response.body", "body": piece, "more_body": more})
 
-    async def _sent(self, message: Message) -> None:
+    async def _send_message(self, message: Message) -> None:
         self.has_begun = True
         try:
-            with anyio.fail_after(_SENDING_S):
+            with anyio.fail_after(_TRANSFER_TIMEOUT_S):
                 await self._send(message)
-        except OSError:  # a TimeoutError, too
+        except OSError:  # TimeoutError is an OSError.
             raise ClientDisconnect from None

@@ -82,7 +82,7 @@ async def app(scope, receive, send):
     await for_commands(scope, receive, send)
 
 listening = socket.create_server(("127.0.0.1", 0))
-exchange.BEAT_S, exchange._SENDING_S, process.FINISH_S = 0.2, PATIENCE, PATIENCE
+exchange.BEAT_S, exchange._TRANSFER_TIMEOUT_S, process.FINISH_S = 0.2, PATIENCE, PATIENCE
 class Printing(Reporter):
     def warn(self, text):
         print(text, flush=True)
