@@ -1,7 +1,7 @@
-"""Ask the server, where there is one for the settings, in place of loading a model.
+"""Ask the server, where one runs for the settings, in place of loading a model.
 
-HTTP/1.0 over its socket, without an HTTP library: those take longer to load than an answer takes to
-begin. Loads neither numpy nor what loads models.
+This speaks HTTP/1.0 over its socket without an HTTP library, which would take longer to load than
+an answer takes to begin. It imports neither numpy nor modules that load models.
 """
 
 import os
@@ -32,69 +32,89 @@ class NotServedError(Exception):
 
 
 class OtherStampError(NotServedError):
-    """The server has another `runtime_stamp`, so that it might answer otherwise."""
+    """The server has another `runtime_stamp`, so its answers might differ."""
 
 
 class Reply:
-    """The lines that the process of a place answers to a request; `close` it."""
+    """The lines with which the server of a place replies to a request; `close` it.
+
+    Args:
+        place: The place of the server.
+        request: The method and the path, such as "POST /ask".
+        body: The body of the request.
+
+    Raises:
+        NotServedError: No server runs there.
+        OSError: The request cannot be sent.
+    """
 
     def __init__(self, place: Place, request: str, body: bytes = b"") -> None:
-        """Raises NotServedError where there is no process, and OSError."""
-        if (connected := place.connect()) is None:
+        connection = place.connect()
+        if connection is None:
             raise NotServedError
-        self.socket, self._data, self._has_begun = connected, bytearray(), False
-        self._waiting = selectors.DefaultSelector()  # select() takes no descriptor from 1024 on
-        self._waiting.register(connected, selectors.EVENT_READ)
+        self.socket = connection
+        self._buffer = bytearray()  # received, and not yet returned
+        self._has_begun = False  # whether the head of the response has come
+        self._selector = selectors.DefaultSelector()  # select() takes no descriptor from 1024 on
+        self._selector.register(connection, selectors.EVENT_READ)
         head = f"{request} HTTP/1.0\r\nHost: ngt\r\n{wire.STAMP}: {places.runtime_stamp()}\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         try:
             self.socket.sendall(head.encode() + body)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it replied before it read everything; `next` reads the reply
+            pass  # The server replied before it read everything; `next` reads the reply.
         except BaseException:
             self.close()
             raise
 
-    def next(self, wanted: type[object] = object) -> Any:
+    def next(self, expected: type[object] = object) -> Any:
         """Return the object of the next line. A KeyboardInterrupt loses nothing.
 
         Raises:
             OtherStampError: The server has another stamp.
-            EOFError: The reply has ended, or is no success.
-            WireError: The line is none of this version.
+            EOFError: The reply has ended, or its status is an error.
+            WireError: The line is not of this version, or not an `expected` object.
             OSError: Nothing comes.
         """
         while True:
-            if not self._has_begun and (end := self._data.find(b"\r\n\r\n")) >= 0:
-                status = self._data.split(maxsplit=2)[1]
-                if status == b"409":
-                    raise OtherStampError
-                if status != b"200":
-                    raise EOFError
-                del self._data[: end + 4]
-                self._has_begun = True
-            while self._has_begun and (end := self._data.find(b"\n")) >= 0:
-                line = bytes(self._data[:end])
-                del self._data[: end + 1]
+            if not self._has_begun:
+                self._take_head()
+            while self._has_begun and (end := self._buffer.find(b"\n")) >= 0:
+                line = bytes(self._buffer[:end])
+                del self._buffer[: end + 1]
                 if line:
-                    return wire.decode(line, wanted)
-            if not self._waiting.select(places.RESPONSE_TIMEOUT_S):
+                    return wire.decode(line, expected)
+            if not self._selector.select(places.RESPONSE_TIMEOUT_S):
                 raise TimeoutError
             with process.unbroken():
-                if not (data := self.socket.recv(_CHUNK_BYTES)):
+                data = self.socket.recv(_CHUNK_BYTES)
+                if not data:
                     raise EOFError
-                self._data += data
+                self._buffer += data
+
+    def _take_head(self) -> None:
+        """Take the head of the response from the buffer, if it has come. Raises as `next`."""
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        status = self._buffer.split(maxsplit=2)[1]
+        if status == b"409":
+            raise OtherStampError
+        if status != b"200":
+            raise EOFError
+        del self._buffer[: end + 4]
+        self._has_begun = True
 
     def close(self) -> None:
-        """Leave; what is still being answered ends."""
-        self._waiting.close()
+        """Close the connection; the server then ends an unfinished answer."""
+        self._selector.close()
         self.socket.close()
 
 
 class RemoteAnswer:
     """The `Answer` of the server of a place.
 
-    Raises NotServedError, before any event but statuses, where the request is to be answered
+    It raises NotServedError, before any event but statuses, where the request must be answered
     elsewhere.
     """
 
@@ -102,7 +122,7 @@ class RemoteAnswer:
         self._place = place
         self._settings = request.settings
         self._ask = wire.Ask(os.urandom(8).hex(), _absolute_request(request))
-        self._reply: Reply | None = None  # once it was asked
+        self._reply: Reply | None = None  # once the request is sent
         self._has_begun = False  # whether anything but a status has come
         self._is_interrupted = False
         self._is_over = False
@@ -124,9 +144,9 @@ class RemoteAnswer:
             self.close()
             if not self._has_begun and not self._is_interrupted:
                 raise NotServedError from error
-            how = "does not answer" if isinstance(error, TimeoutError) else "ended"
+            verb = "does not answer" if isinstance(error, TimeoutError) else "ended"
             raise NgtError(
-                f"the server {how} in the middle of the answer",
+                f"the server {verb} in the middle of the answer",
                 hint="Ask again; ngt serve status shows what runs.",
             ) from None
         if isinstance(event, wire.Failed | Message):
@@ -140,7 +160,7 @@ class RemoteAnswer:
         return event  # type: ignore[no-any-return]
 
     def interrupt(self) -> None:
-        """As `Answer.interrupt`. Raises KeyboardInterrupt where that was asked for before."""
+        """As `Answer.interrupt`. Raises KeyboardInterrupt the second time."""
         if self._is_interrupted:
             raise KeyboardInterrupt
         self._is_interrupted = True
@@ -162,20 +182,20 @@ class Remote:
 
     @classmethod
     def of(cls, settings: Settings) -> "Remote | None":
-        """Return the server with the model of these settings; None where none is to be asked."""
+        """Return the server for these settings; None where none runs or may be used."""
         if not settings.engine.serve or settings.engine.engine != "ngt":
             return None
         place = Place.of(settings)
-        connected = place.connect()
-        if connected is None:
+        connection = place.connect()
+        if connection is None:
             return None
-        connected.close()
+        connection.close()
         return cls(place)
 
     def ask(self, request: Request, *, owner: str = "") -> RemoteAnswer:
-        """As `Answers.ask`, of this user alone: the server knows no other `owner` here.
+        """As `Answers.ask`, for this user alone: over its socket the server has no other `owner`.
 
-        The answer raises NotServedError where the request is to be answered elsewhere.
+        The answer raises NotServedError where the request must be answered elsewhere.
         """
         assert not owner
         return RemoteAnswer(self._place, request)
@@ -184,13 +204,13 @@ class Remote:
         """As `Answers.close`; an answer ends by itself."""
 
 
-def request(place: Place, what: str) -> wire.Served | None:
-    """Ask "GET /about" or "POST /stop", and return how the process there describes itself.
+def request(place: Place, method_and_path: str) -> wire.Served | None:
+    """Send "GET /about" or "POST /stop", and return the server's description of itself.
 
-    None where there is no process, or one of another version.
+    Returns None where no server runs, or one of another version.
     """
     with suppress(NotServedError, OSError, EOFError, wire.WireError):
-        with closing(Reply(place, what)) as reply:
+        with closing(Reply(place, method_and_path)) as reply:
             try:
                 return reply.next(wire.Served)  # type: ignore[no-any-return]
             except TimeoutError:
@@ -202,10 +222,10 @@ def request(place: Place, what: str) -> wire.Served | None:
 def start(settings: Settings) -> None:
     """Start the server for these settings, which stops after `keep_warm` without a request.
 
-    It has no terminal; what it reports goes to a file. A warning says why the last one
-    could not start, and why this one cannot.
+    It has no terminal, and reports to a file. A warning says why the last server could not start,
+    and why this one cannot.
     """
-    place, flags = Place.of(settings), places.flags_of(absolute(settings))
+    place = Place.of(settings)
     running = request(place, "GET /about")
     if running is not None:
         if running.stamp != places.runtime_stamp():
@@ -214,15 +234,20 @@ def start(settings: Settings) -> None:
                 " is in its place (ngt serve stop ends it)"
             )
         return
-    command = [sys.executable, "-P", "-m", "ngtcli", "serve", "--no-http", *flags]
-    if why := _why_not_started(place):
-        reporting.warn(f"the model was not kept loaded the last time: {why} ({place.log})")
+    command = [
+        *(sys.executable, "-P", "-m", "ngtcli", "serve", "--no-http"),
+        *places.flags_of(absolute(settings)),
+        f"--keep-warm={settings.engine.keep_warm}",
+    ]
+    last_error = _last_error(place)
+    if last_error:
+        reporting.warn(f"the model was not kept loaded the last time: {last_error} ({place.log})")
     try:
         places.private(places.folder())
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         with open(log, "wb") as out, open(os.devnull, "rb") as empty_input:
             started = subprocess.Popen(
-                [*command, f"--keep-warm={settings.engine.keep_warm}"],
+                command,
                 stdin=empty_input,
                 stdout=out,
                 stderr=out,
@@ -230,29 +255,31 @@ def start(settings: Settings) -> None:
                 cwd="/",
                 start_new_session=True,
             )
-        # Where it ends before this process does, it is waited for, or it would stay a zombie.
+        # A server that ends before this process would stay a zombie if nothing waited for it.
         threading.Thread(target=started.wait, daemon=True).start()
     except (OSError, NgtError) as error:
         reporting.warn(f"the model is not kept loaded: {reason_of(error)}")
 
 
 def _environment() -> dict[str, str]:
-    """The variables of a process in another folder.
+    """Return the environment of a server, which runs in another folder.
 
-    Settings are left out: those that say what is loaded come as flags, and each request has the
-    others. One that names a relative file would end the process.
+    Variables of settings are left out: the settings of the model come as flags, and each request
+    has the others. A setting with the relative path of a file would end the server.
     """
-    settings = {about.variable for about in SETTINGS.values()}
-    environ = {n: value for n, value in places.environment().items() if n not in settings}
+    setting_variables = {setting.variable for setting in SETTINGS.values()}
+    environ = {
+        name: value for name, value in places.environment().items() if name not in setting_variables
+    }
     paths = [str(places.PACKAGE.parent), *environ.get("PYTHONPATH", "").split(os.pathsep)]
     environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
     return {**environ, process.KEPT_WARM: "1"}
 
 
-def _why_not_started(place: Place) -> str:
-    """Why the last process of a place could not load its model; "" where it could, or may yet.
+def _last_error(place: Place) -> str:
+    """Return why the last server of a place could not load its model; "" if it could, or may yet.
 
-    It ended with an error: warnings say nothing, and one that was stopped writes no error.
+    Only errors count: a server with warnings may have loaded, and a stopped one writes no error.
     """
     try:
         lines = place.log.read_text("utf-8", "replace").splitlines()
@@ -260,7 +287,7 @@ def _why_not_started(place: Place) -> str:
         was_ready = any(" is ready: " in line for line in lines)
         if errors and not was_ready and place.wait_until_free(0):
             return errors[-1].removeprefix(process.FAILED)
-    except (OSError, NgtError):  # `start` says what is wrong with the folder
+    except (OSError, NgtError):  # `start` reports the trouble with the folder.
         pass
     return ""
 
@@ -270,13 +297,18 @@ def _as_named(message: Any, settings: Settings) -> Any:
     path = absolute(settings).model.model
     if path == settings.model.model:
         return message
-    texts = {field.name: getattr(message, field.name) for field in fields(message)}
-    renamed = {name: text.replace(path, settings.model.model) for name, text in texts.items()}
-    return replace(message, **renamed)
+    renamed_texts = {
+        field.name: getattr(message, field.name).replace(path, settings.model.model)
+        for field in fields(message)
+    }
+    return replace(message, **renamed_texts)
 
 
 def _absolute_request(request: Request) -> Request:
     """Return the request as a process in another folder understands it: with full paths."""
-    documents = [replace(d, path=d.path and os.path.abspath(d.path)) for d in request.documents]
+    documents = [
+        replace(document, path=document.path and os.path.abspath(document.path))
+        for document in request.documents
+    ]
     settings = absolute(request.settings)
     return replace(request, settings=settings, loaded=Loaded(tuple(documents)))
