@@ -1,7 +1,7 @@
-"""Where a server listens: its socket, lock and log, named by version and model settings.
+"""The place of a server: its socket, lock and log, named by version and model settings.
 
-What else decides how it answers, `runtime_stamp`, goes with each request: a server of another
-stamp refuses, and the command loads the model itself.
+Everything else that affects its answers is in the `runtime_stamp`, which goes with each request. A
+server with another stamp refuses, and the command loads the model itself.
 """
 
 import fcntl
@@ -21,17 +21,17 @@ from ngtcli.errors import NgtError
 from ngtcli.heads.places import OWN
 from ngtcli.system.files import home, key_of
 
-# Settings that name files.
-_FILES = settings_where(complete="models")
-# Beginnings of variables that libraries read which compute, or find models.
-_VARIABLES = (
+# Settings that may name files.
+_FILE_SETTINGS = settings_where(complete="models")
+# Prefixes of the variables of libraries that compute, or find models.
+_LIBRARY_PREFIXES = (
     "ATEN_ CUDA_ DNNL_ GOMP_ HF_ HIP_ KMP_ MKL_ NCCL_ NUMBA_ NVIDIA_ OMP_ ONEDNN_ OPENBLAS_"
     " PYTORCH_ ROCR_ TORCH_ TRANSFORMERS_"
 ).split()
 # Commands set these: the first where all models are on this machine, the second always.
 _SET_BY_COMMANDS = ("HF_HUB_OFFLINE", "OMP_WAIT_POLICY")
-# Variables that name a folder or a file, to libraries or to this package.
-_NAMING_PATHS = (
+# Variables of libraries and of this package with the path of a folder or a file.
+_PATH_VARIABLES = (
     "HF_ASSETS_CACHE HF_HOME HF_HUB_CACHE HF_MODULES_CACHE HF_STORED_TOKENS_PATH HF_TOKEN_PATH"
     " HF_XET_CACHE HUGGINGFACE_ASSETS_CACHE HUGGINGFACE_HUB_CACHE NGT_HOME NUMBA_CACHE_DIR"
     " TESSDATA_PREFIX TORCHINDUCTOR_CACHE_DIR TORCH_HOME TRANSFORMERS_CACHE TRITON_CACHE_DIR"
@@ -57,24 +57,25 @@ class ServedAlreadyError(NgtError):
 
 
 def absolute(settings: Settings) -> Settings:
-    """The settings with full paths for the models that are files of this machine."""
-    return settings.replace(**{name: _absolute(settings.get(name)) for name in _FILES})
+    """Return the settings with full paths for the models that are files of this machine."""
+    return settings.replace(**{name: _absolute(settings.get(name)) for name in _FILE_SETTINGS})
 
 
-def _absolute(named: Any) -> Any:
-    """The full path of a file or folder, or of each of several; other names as they are."""
-    if not isinstance(named, str):
-        return tuple(map(_absolute, named))
-    path = os.path.expanduser(named)
-    is_file = named not in ("", "builtin", OWN) and os.path.exists(path)
-    return os.path.realpath(path) if is_file else named
+def _absolute(name: Any) -> Any:
+    """Return the full path of a file or folder, or of each of several; other names as they are."""
+    if not isinstance(name, str):
+        return tuple(map(_absolute, name))
+    path = os.path.expanduser(name)
+    is_file = name not in ("", "builtin", OWN) and os.path.exists(path)
+    return os.path.realpath(path) if is_file else name
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process, with full paths: they mean the same in any folder."""
+    """Return the variables of this process with full paths, so that they suit any folder."""
     full = dict(os.environ)
-    for name in _NAMING_PATHS:
-        if path := full.get(name):
+    for name in _PATH_VARIABLES:
+        path = full.get(name)
+        if path:
             full[name] = os.path.abspath(os.path.expanduser(path))
     return full
 
@@ -89,31 +90,31 @@ def code_stamp() -> str:
         for name in names:
             if name.endswith(".py"):
                 path = os.path.join(folder, name)
-                about = os.stat(path)
-                files.append((path, about.st_size, about.st_mtime_ns))
+                status = os.stat(path)
+                files.append((path, status.st_size, status.st_mtime_ns))
     return key_of(*sorted(files))
 
 
 def runtime_stamp() -> str:
-    """Return a hash of what decides, besides the settings, how this process computes.
+    """Return a hash of everything but the settings that affects how this process computes.
 
-    It has the installed package, the interpreter, the folder of the cache, and the variables that
-    libraries read.
+    These are the installed package, the interpreter, the folder of the cache, and the variables of
+    libraries.
     """
     variables = {
         name: value
         for name, value in environment().items()
-        if name.startswith(tuple(_VARIABLES)) and name not in _SET_BY_COMMANDS
+        if name.startswith(tuple(_LIBRARY_PREFIXES)) and name not in _SET_BY_COMMANDS
     }
-    package = str(PACKAGE), os.stat(PACKAGE / "__init__.py").st_mtime_ns
-    interpreter = sys.prefix, sys.version
+    package = (str(PACKAGE), os.stat(PACKAGE / "__init__.py").st_mtime_ns)
+    interpreter = (sys.prefix, sys.version)
     cache = os.path.abspath(home("cache"))
     return key_of(__version__, package, interpreter, cache, sorted(variables.items()))
 
 
 @dataclass(frozen=True)
 class Place:
-    """The files of the server of a key, whether it runs or not."""
+    """The files of the server with a key, which may not run."""
 
     key: str
 
@@ -143,10 +144,10 @@ class Place:
         """Take the lock of this place; return its descriptor, which holds it until it is closed.
 
         Args:
-            model: Is written into the file of the lock, for `model`.
+            model: Written into the file of the lock, for `Place.model`.
 
         Raises:
-            ServedAlreadyError: Another process has it.
+            ServedAlreadyError: Another process has the lock.
         """
         private(folder())
         handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -163,20 +164,20 @@ class Place:
     def listen(self) -> socket.socket:
         """Return a listening socket for the user alone; the lock must be held.
 
-        It takes the place of a socket that a killed process left.
+        It replaces a socket that a killed process left.
         """
         self.remove()
         listening = socket.socket(socket.AF_UNIX)
-        before = os.umask(0o177)
+        previous_umask = os.umask(0o177)
         try:
             listening.bind(str(self.path))
         finally:
-            os.umask(before)
+            os.umask(previous_umask)
         listening.listen()
         return listening
 
     def wait_until_free(self, timeout_s: float) -> bool:
-        """Wait until no process has this place; return whether that is so."""
+        """Wait until no process has the lock of this place; return whether that is so."""
         end = time.monotonic() + timeout_s
         while True:
             try:
@@ -192,12 +193,12 @@ class Place:
         self.path.unlink(missing_ok=True)
 
     def connect(self) -> socket.socket | None:
-        """Connect to the process that listens here; None where there is none of this user's.
+        """Connect to the process that listens here; return None where this user has none.
 
         A socket that a killed process left is removed.
         """
         connection = socket.socket(socket.AF_UNIX)
-        # The limit for connecting, and for sending, to a process that hangs.
+        # This limits the time to connect and to send to a process that hangs.
         timeout = struct.pack("ll", int(RESPONSE_TIMEOUT_S), 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
         try:
@@ -235,11 +236,11 @@ def places() -> list[Place]:
 
 
 def private(path: Path) -> None:
-    """Make a folder of the user's that is closed to others. Raises NgtError where it is not."""
+    """Make a folder that only the user may enter. Raises NgtError where that is impossible."""
     try:
         path.mkdir(0o700, parents=True, exist_ok=True)
-        about = path.lstat()  # a link of another user's is theirs
-        if about.st_uid == os.geteuid():
+        status = path.lstat()  # not stat: a link of another user could lead to a folder of ours
+        if status.st_uid == os.geteuid():
             path.chmod(0o700)
             return
         reason = "it is another user's"
@@ -249,7 +250,7 @@ def private(path: Path) -> None:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return the process and the user at the other end; process 0 where it is not known."""
+    """Return the process and the user at the other end; process 0 where it is unknown."""
     if hasattr(socket, "SO_PEERCRED"):
         size = _CREDENTIALS.size
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
@@ -261,7 +262,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def flags_of(settings: Settings) -> list[str]:
-    """Return the flags of a command that say which model is loaded, and how."""
+    """Return the flags of a command for the settings of the model."""
     flags = []
     for name in settings_in("model"):
         value = settings.get(name)
