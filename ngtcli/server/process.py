@@ -1,7 +1,7 @@
-"""The server: it loads a model once, and answers whatever its user's commands ask.
+"""The server: it loads a model once, and answers the requests of its user's commands.
 
-One loop serves its sockets (uvicorn): the process's own, and one of TCP where that is wanted. What
-answers, in threads of its own, is a `Resident` or whatever has its methods.
+One loop serves its sockets by uvicorn: that of the server's user and, if wanted, one of TCP. A
+`Resident`, or an object with its methods, answers in threads of its own.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ from ngtcli.system.reporting import Reporter, reporting_to
 if TYPE_CHECKING:  # it loads torch
     from ngtcli.server.resident import Resident
 
-_LOOK_S = 5.0  # between looks at the clock and at the model's files, at most; guess
-_POLL_S = 0.1  # between looks at how much is still answered; guess
-_ENDING_S = 1.0  # that what is answered gets to be sent; guess
+_CHECK_INTERVAL_S = 5.0  # between checks of the clock and of the model's files, at most; guess
+_POLL_S = 0.1  # between looks at the number of unfinished answers; guess
+_ENDING_S = 1.0  # to send the ends of answers; guess
 _MAX_CONNECTIONS = 1024  # at once; guess
 _MAX_HEADER_BYTES = 65_536  # of a request; guess
 _IDLE_S = 30.0  # after which a connection without a request is closed; guess
@@ -54,14 +54,14 @@ Load = Callable[[Settings], "Resident"]  # loads a model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The application of a server, and where others than its user's commands reach it.
+    """The application of a server, and its HTTP API over TCP, if any.
 
     Attributes:
         app: Answers every request, with its owner in its scope.
-        guard: Says whose a request over TCP is; None without HTTP.
+        guard: Finds the owner of a request over TCP; None without HTTP.
         listening: The socket of TCP; None without HTTP.
-        url: Where HTTP is asked.
-        running: Is open as long as the server runs.
+        url: The URL of the HTTP API.
+        running: Returns a context manager that is open as long as the server runs.
         notes: Lines for the user, when the model is loaded.
     """
 
@@ -74,14 +74,19 @@ class Site:
 
 
 class Server:
-    """Answers on the socket of its settings, until `stop` or until nobody has asked for `idle_s`.
+    """Answers on the socket of its settings, until `stop` or `idle_s` seconds without a request.
 
-    The reporter of who makes this gets what it does: what fails as warnings, else remarks.
+    It reports to the reporter of the caller: failures as warnings, and the rest as remarks.
+
+    Args:
+        settings: The settings of the model.
+        load: Loads the model.
+        idle_s: Seconds without a request after which the server stops; 0 for never.
 
     Attributes:
-        stamp: Its `runtime_stamp`, which commands that it answers have as well.
-        progress: What is being done while the model is loaded.
-        loaded: Is set once the model is loaded, or will not be.
+        stamp: Its `runtime_stamp`; commands with another one are refused.
+        progress: The progress of loading, in words.
+        loaded: Set once the model is loaded, or will not be.
         activity: Counts the requests that are being answered.
     """
 
@@ -99,24 +104,24 @@ class Server:
         self.progress = f"Loading {settings.model.model} …"
         self.loaded = asyncio.Event()
         self.activity = Activity()
-        self._ends = asyncio.Event()
+        self._is_stopping = asyncio.Event()
         self._load = load
         self._reporter = reporting.current()
-        self._began = time.monotonic()
-        self._code = code_stamp()
+        self._started = time.monotonic()
+        self._code_stamp = code_stamp()
         self._resident: Resident | None = None
-        self._files: list[tuple[str, Stamp]] = []
+        self._file_stamps: list[tuple[str, Stamp]] = []  # of the model, as loaded
         self._http = ""  # the URL of its HTTP API
 
-    # --- what the application asks of it, in its loop ---
+    # --- methods for the application, called in the loop ---
 
     def stop(self) -> None:
-        """Take no more requests, finish what is being answered, and leave."""
-        self._ends.set()
+        """Refuse new requests, finish the answers that have begun, and stop."""
+        self._is_stopping.set()
 
     def refuses(self) -> bool:
-        """Return whether a request is to be answered elsewhere: the process leaves."""
-        return self._resident is None or self._leave_if_changed() or self._ends.is_set()
+        """Return whether requests must be answered elsewhere, since this server stops."""
+        return self._resident is None or self._stop_if_changed() or self._is_stopping.is_set()
 
     def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> Submitted:
         """As `Submits.submit`. Raises BusyError."""
@@ -129,10 +134,10 @@ class Server:
         state = "ready" if self.loaded.is_set() else "loading"
         return Served(
             model=self.settings.model.model,
-            state="leaving" if self._ends.is_set() else state,
+            state="leaving" if self._is_stopping.is_set() else state,
             process=os.getpid(),
             version=__version__,
-            running_s=time.monotonic() - self._began,
+            running_s=time.monotonic() - self._started,
             idle_s=self.idle_s,
             answering=self.activity.answering,
             answered=self.activity.answered,
@@ -142,10 +147,15 @@ class Server:
             stamp=self.stamp,
         )
 
-    # --- its life ---
+    # --- from start to stop ---
 
     def run(self, site: Site) -> None:
-        """Answer until the end. Raises ServedAlreadyError, and what loading the model raises."""
+        """Load the model, and answer until the server stops.
+
+        Raises:
+            ServedAlreadyError: Another process serves this model.
+            NgtError: The model cannot be loaded.
+        """
         handle = self.place.lock(self.settings.model.model)
         try:
             asyncio.run(self._run(site))
@@ -155,21 +165,21 @@ class Server:
     async def _run(self, site: Site) -> None:
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._loop.add_signal_handler(number, self._signalled, number)
+            self._loop.add_signal_handler(number, self._handle_signal, number)
         sockets = [self.place.listen()]
         if site.listening is not None:
             sockets.append(site.listening)
             self._http = site.url
         http = Http(Entrance(self, site.app, site.guard))
         serving = asyncio.ensure_future(http.serve(sockets))
-        serving.add_done_callback(lambda _: self._ends.set())
+        serving.add_done_callback(lambda _: self._is_stopping.set())
         try:
             async with site.running():
                 try:
                     await self._until_ready(site.notes)
                     await self._until_idle()
                 finally:
-                    self._ends.set()
+                    self._is_stopping.set()
                     self.loaded.set()
                     self.place.remove()
                     await http.leave(serving, self.activity)
@@ -178,63 +188,71 @@ class Server:
                 self._resident.close()
 
     async def _until_ready(self, notes: Sequence[str]) -> None:
-        """Load the model, in a thread, unless the process is to leave before that."""
-        before, found = _stamps(self.settings), Future["Resident"]()
+        """Load the model, in a thread, unless the server is stopped before that."""
+        stamps_before = _file_stamps(self.settings)
+        resident = Future["Resident"]()
 
         def load() -> None:
             try:
                 with reporting_to(_LoadingReporter(self, self._reporter)):
-                    found.set_result(self._load(self.settings))
+                    resident.set_result(self._load(self.settings))
             except BaseException as error:  # a library in another language may panic
-                found.set_exception(unexpected(error))
+                resident.set_exception(unexpected(error))
 
-        # No task of the loop, for what is loading cannot be interrupted when the process leaves.
+        # The thread is no task of the loop, since loading cannot be interrupted when the server
+        # stops.
         threading.Thread(target=load, daemon=True).start()
-        loading: asyncio.Future[Any] = asyncio.wrap_future(found)
-        ends: asyncio.Future[Any] = asyncio.ensure_future(self._ends.wait())
-        await asyncio.wait({loading, ends}, return_when=asyncio.FIRST_COMPLETED)
-        ends.cancel()
+        loading: asyncio.Future[Any] = asyncio.wrap_future(resident)
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(self._is_stopping.wait())
+        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
         if loading.done():
-            after = _stamps(self.settings)
-            self._files = after if {*before} <= {*after} else before  # loading may bring files
+            # Files that loading added count as unchanged.
+            stamps_after = _file_stamps(self.settings)
+            is_unchanged = {*stamps_before} <= {*stamps_after}
+            self._file_stamps = stamps_after if is_unchanged else stamps_before
             self._resident = loading.result()
             self.activity.rested_since = time.monotonic()
             for line in (*notes, f"{self.settings.model.model} is ready: {self.place.path}"):
                 self._reporter.remark(line)
-            if note := demonstration_note(self.settings.model.model):
+            note = demonstration_note(self.settings.model.model)
+            if note:
                 self._reporter.remark(note)
         self.loaded.set()
 
     async def _until_idle(self) -> None:
-        look_s = min(_LOOK_S, self.idle_s / 4) if self.idle_s else _LOOK_S
-        while not self._ends.is_set():
+        interval_s = _CHECK_INTERVAL_S
+        if self.idle_s:
+            interval_s = min(interval_s, self.idle_s / 4)
+        while not self._is_stopping.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ends.wait(), look_s)
+                await asyncio.wait_for(self._is_stopping.wait(), interval_s)
             resting_s = time.monotonic() - self.activity.rested_since
             if self.idle_s and not self.activity.answering and resting_s > self.idle_s:
-                self._ends.set()
-            self._leave_if_changed()
-            if code_stamp() != self._code and not self._ends.is_set():
+                self._is_stopping.set()
+            self._stop_if_changed()
+            if code_stamp() != self._code_stamp and not self._is_stopping.is_set():
                 self._reporter.remark("stopping: ngt was updated")
-                self._ends.set()
+                self._is_stopping.set()
 
-    def _leave_if_changed(self) -> bool:
-        changed = _stamps(self.settings) != self._files
-        if changed and not self._ends.is_set():
+    def _stop_if_changed(self) -> bool:
+        """Stop where files of the model have changed; return whether they have."""
+        is_changed = _file_stamps(self.settings) != self._file_stamps
+        if is_changed and not self._is_stopping.is_set():
             self._reporter.remark(f"stopping: files of {self.settings.model.model} have changed")
-            self._ends.set()
-        return changed
+            self._is_stopping.set()
+        return is_changed
 
-    def _signalled(self, number: int) -> None:
-        """The first signal ends the process gently, the second at once."""
-        if self._ends.is_set():
+    def _handle_signal(self, number: int) -> None:
+        """Stop gently at the first signal, and at once at the second."""
+        if self._is_stopping.is_set():
             self.place.remove()
             os._exit(128 + number)
-        self._ends.set()
+        self._is_stopping.set()
 
 
 class _LoadingReporter(Reporter):
-    """Reports what is done while the model is loaded, and has the server say it to clients."""
+    """Reports the progress of loading, and stores it for the clients that wait."""
 
     def __init__(self, server: Server, reporter: Reporter) -> None:
         self._server = server
@@ -255,7 +273,7 @@ class _LoadingReporter(Reporter):
 
 
 class Http(uvicorn.Server):
-    """Serves an application on sockets; the reporter of who makes this gets what fails in it."""
+    """Serves an application on sockets, and reports its errors to the reporter of the caller."""
 
     def __init__(self, app: Any) -> None:
         config = uvicorn.Config(
@@ -277,22 +295,23 @@ class Http(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The process has handlers of its own."""
+        """Capture nothing: the server has its own handlers."""
         yield
 
     async def leave(self, serving: "asyncio.Future[None]", activity: Activity) -> None:
-        """Accept nothing more, wait FINISH_S at most for what is answered, and end."""
+        """Accept no more connections, wait at most FINISH_S for unfinished answers, and end."""
         self.should_exit = True
         while activity.answering and not serving.done():
             await asyncio.sleep(_POLL_S)
         await asyncio.wait({serving}, timeout=_ENDING_S)
-        for connection in list(self.server_state.connections):  # streams that wait for nothing
+        # Streams without an answer would stay open.
+        for connection in list(self.server_state.connections):
             connection.transport.abort()
         await serving
 
 
 class _ErrorLog(logging.Handler):
-    """Report an error of uvicorn in one line."""
+    """Reports each error of uvicorn in one line."""
 
     def __init__(self, reporter: Reporter) -> None:
         super().__init__(logging.ERROR)
@@ -300,46 +319,52 @@ class _ErrorLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        why = f": {type(error).__name__}: {error}" if error else ""
-        self._reporter.warn(f"the web server: {record.getMessage().strip()}{why}")
+        message = f"the web server: {record.getMessage().strip()}"
+        if error:
+            message += f": {type(error).__name__}: {error}"
+        self._reporter.warn(message)
 
 
 class _Connection(H11Protocol):
-    """A connection of this user's, closed where no request comes: uvicorn waits for ever."""
+    """A connection that is closed where no request comes, since uvicorn would wait for ever.
+
+    A connection of another user to the socket of the server's user is closed at once.
+    """
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        own = transport.get_extra_info("socket")
-        is_of_user = own.family == socket.AF_UNIX
+        connected_socket = transport.get_extra_info("socket")
+        is_of_user = connected_socket.family == socket.AF_UNIX
         self.app_state = {**self.app_state, **Connection(is_of_user).state()}
-        self._look(None)
-        if is_of_user and peer(own)[1] != os.geteuid():
+        self._close_if_idle(None)
+        if is_of_user and peer(connected_socket)[1] != os.geteuid():
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._next_look.cancel()
+        self._next_check.cancel()
         super().connection_lost(exc)
 
-    def _look(self, last: object) -> None:
-        """Close it if it has had no other request since the `last` that was seen."""
+    def _close_if_idle(self, last_state: object) -> None:
+        """Close the connection if it was idle at the last check, and had no request since then."""
         is_idle = self.cycle is None or self.cycle.response_complete
-        if is_idle and last == (self.cycle, True):
+        if is_idle and last_state == (self.cycle, True):
             self.transport.abort()
-        self._next_look = self.loop.call_later(_IDLE_S, self._look, (self.cycle, is_idle))
+        state = (self.cycle, is_idle)
+        self._next_check = self.loop.call_later(_IDLE_S, self._close_if_idle, state)
 
 
-def _stamps(settings: Settings) -> list[tuple[str, Stamp]]:
-    """The files of the models, and the state of each."""
-    found = []
-    for name in filter(
-        None, (settings.model.model, settings.model.draft_model, *settings.model.heads)
-    ):
+def _file_stamps(settings: Settings) -> list[tuple[str, Stamp]]:
+    """Return the files of the models, and the stamp of each."""
+    stamps = []
+    names = (settings.model.model, settings.model.draft_model, *settings.model.heads)
+    for name in filter(None, names):
         path = str(BUILTIN_PATH) if name == BUILTIN else name
         if not os.path.exists(path):
-            with suppress(NgtError):  # loading it says what is wrong
+            with suppress(NgtError):  # loading the model reports the error
                 path = find(name)
         with suppress(OSError):
-            folder = os.path.isdir(path)
-            files = [os.path.join(path, file) for file in os.listdir(path)] if folder else [path]
-            found += [(file, stamp_of(file)) for file in sorted(files)]
-    return found
+            files = [path]
+            if os.path.isdir(path):
+                files = [os.path.join(path, file_name) for file_name in os.listdir(path)]
+            stamps += [(file, stamp_of(file)) for file in sorted(files)]
+    return stamps

@@ -397,7 +397,7 @@ def test_a_server_leaves_when_files_of_ngt_change(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text("")
     code = "from pathlib import Path\nfrom ngtcli.server import places, process\n"
-    code += f"places.PACKAGE = Path({str(package)!r})\nprocess._LOOK_S = 0.05\n"
+    code += f"places.PACKAGE = Path({str(package)!r})\nprocess._CHECK_INTERVAL_S = 0.05\n"
     one = Started(before=code)
     assert "is ready" in one.line()
     (package / "new.py").write_text("x = 1\n")
