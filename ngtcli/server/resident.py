@@ -1,8 +1,8 @@
 """A loaded model that answers the requests of many threads, each as if it were the only one.
 
 One thread has the engine, and does all forward passes; a few others prepare requests. The owner ""
-is the user of this process: what earlier answers taught is for this one alone. Requests of other
-owners are private: nothing is drafted from other texts, and nothing is learned from theirs.
+is the user of this process; only that owner's requests learn from earlier answers. Requests of
+other owners are private: they draft from no other texts, and nothing is learned from them.
 """
 
 import threading
@@ -26,7 +26,7 @@ from ngtcli.system.machine import return_memory
 from ngtcli.system.reporting import Reporter, reporting_to
 
 _PREPARING = 2  # threads that make prompts; guess
-_RETURNED_S = 30.0  # seconds after which freed memory is returned though requests wait; guess
+_RETURN_INTERVAL_S = 30.0  # after which freed memory is returned even if requests wait; guess
 
 
 class TicketAnswer:
@@ -60,7 +60,7 @@ class TicketAnswer:
 
 
 class _LoadingReporter(Reporter):
-    """Reports what a model does; warnings that come until it is loaded are kept, too."""
+    """Passes on reports, and collects the warnings that come until the model is loaded."""
 
     def __init__(
         self, reporter: Reporter, warnings: list[Message], is_loaded: threading.Event
@@ -85,11 +85,15 @@ class _LoadingReporter(Reporter):
 
 
 class Resident:
-    """Loads the model of `settings`, and answers until `close`. Raises as LocalSession does.
+    """Loads a model, and answers until `close`. Raises as LocalSession does.
 
-    The reporter of who makes this gets the progress of loading, and later what concerns no request;
-    every request gets the warnings of loading again. At most `size` requests are
-    answered together; 0: as many as memory allows. Without `persist` nothing is stored in files.
+    The reporter of the caller gets the progress of loading, and later reports that concern no
+    request. Every request gets the warnings of loading again.
+
+    Args:
+        settings: The settings of the model.
+        size: At most this many requests are batched; 0 for as many as fit into memory.
+        persist: Whether files may be written.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class Resident:
         self._persist = persist
         self._warnings: list[Message] = []  # of loading
         self._queue: FairQueue[Ticket, PreparedRequest] = FairQueue()
-        self._tickets: dict[Submission, Ticket] = {}  # that the engine answers
+        self._tickets: dict[Submission, Ticket] = {}  # of requests in the engine
         self._is_closing = threading.Event()
         self._returned_at = 0.0  # when memory was returned last, by time.monotonic
         self._is_loaded = threading.Event()
@@ -149,16 +153,17 @@ class Resident:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for their turn."""
+        """The number of requests that wait for their turn."""
         return len(self._queue)
 
     def close(self) -> None:
-        """End all that is being answered, and the threads."""
+        """End all requests, and the threads."""
         self._is_closing.set()
-        left = self._queue.close()
+        remaining = self._queue.close()
         for thread in self._threads:
             thread.join()
-        for ticket in left + self._queue.close():  # some may have become ready meanwhile
+        remaining += self._queue.close()  # requests that have become ready meanwhile
+        for ticket in remaining:
             ticket.send(StoppedError("interrupted"))
 
     def _cancel_waiting(self, ticket: Ticket) -> None:
@@ -169,10 +174,10 @@ class Resident:
 
     def _prepare(self) -> None:
         while (ticket := self._queue.to_prepare()) is not None:
-            self._queue.prepared(ticket, self._prepared(ticket))
+            self._queue.prepared(ticket, self._prepare_request(ticket))
 
-    def _prepared(self, ticket: Ticket) -> PreparedRequest | None:
-        """Prepare a request; None where it has ended instead."""
+    def _prepare_request(self, ticket: Ticket) -> PreparedRequest | None:
+        """Prepare a request; return None where it has ended instead."""
         try:
             for warning in self._warnings:
                 ticket.report(warning)
@@ -212,22 +217,26 @@ class Resident:
         """Take the next request if the engine has room for it, or else do a step."""
         submissions = self._submissions
         is_idle = not (submissions.busy or self.waiting)
-        if is_idle or time.monotonic() - self._returned_at > _RETURNED_S:
+        if is_idle or time.monotonic() - self._returned_at > _RETURN_INTERVAL_S:
             return_memory()
             self._returned_at = time.monotonic()
         for submission, ticket in self._tickets.items():
             if ticket.is_cancelled:
                 submissions.stop(submission)
-        if taken := self._queue.take(self._takes, wait=not submissions.busy):
-            ticket, prepared = taken
+        entry = self._queue.take(self._has_room, wait=not submissions.busy)
+        if entry is not None:
+            ticket, prepared = entry
             if not ticket.is_over:
                 self._tickets[ticket.submission] = ticket
                 submissions.add(prepared)
         elif submissions.busy:
             self._deliver(submissions.step())
 
-    def _takes(self, ticket: Ticket) -> bool:
-        """Return whether there is room for a request; one for which that fails gets its error."""
+    def _has_room(self, ticket: Ticket) -> bool:
+        """Return whether the engine has room for a request.
+
+        Where that cannot be determined, the request ends with the error, and is taken.
+        """
         try:
             return self._submissions.has_room(ticket.submission)
         except BaseException as error:
@@ -242,7 +251,7 @@ class Resident:
             ticket.send(event)
 
     def _interrupt(self) -> None:
-        """End all that is being answered. This thread continues whatever fails then."""
+        """End all requests in the engine. An error is reported, and does not end the thread."""
         try:
             self._deliver(self._submissions.interrupt())
         except BaseException as error:
