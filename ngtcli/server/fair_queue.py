@@ -34,9 +34,9 @@ class _Entry(Generic[Request, Prepared]):
 
 
 class FairQueue(Generic[Request, Prepared]):
-    """Requests of one owner leave in the order in which they came, the owners in turn.
+    """A queue of requests. Those of one owner leave in the order of arrival; owners take turns.
 
-    Several threads may use it. After `close` nothing is added, and nothing waited for.
+    Several threads may use it. After `close` it refuses requests, and nobody waits for one.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class FairQueue(Generic[Request, Prepared]):
         # By owner; the first has waited longest for its turn.
         self._owners: OrderedDict[str, deque[_Entry[Request, Prepared]]] = OrderedDict()
         self._entries: dict[Request, _Entry[Request, Prepared]] = {}
-        self._begun = 0  # entries that are prepared, or being prepared
+        self._prepared_count = 0  # entries that are prepared, or being prepared
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -54,8 +54,8 @@ class FairQueue(Generic[Request, Prepared]):
         """Add a request after the others of its owner. Raises BusyError."""
         with self._changed:
             count = len(self._entries)
-            own_count = len(self._owners.get(owner, ()))
-            if self._is_closed or count >= MAX_WAITING or own_count >= MAX_WAITING_OF_OWNER:
+            owner_count = len(self._owners.get(owner, ()))
+            if self._is_closed or count >= MAX_WAITING or owner_count >= MAX_WAITING_OF_OWNER:
                 reason = "the server is stopping" if self._is_closed else f"{count} requests wait"
                 raise BusyError(f"no more requests are taken: {reason}", hint="Try again later.")
             entry = _Entry[Request, Prepared](request, owner)
@@ -64,48 +64,53 @@ class FairQueue(Generic[Request, Prepared]):
             self._changed.notify_all()
 
     def state_of(self, request: Request) -> State | None:
-        """Return how far a request is; None where it is not in the queue."""
+        """Return the state of a request; None where it is not in the queue."""
         with self._changed:
             entry = self._entries.get(request)
             return entry.state if entry is not None else None
 
     def remove(self, request: Request) -> bool:
-        """Take out a request unless it is being prepared; return whether it was taken out."""
+        """Remove a request unless it is being prepared; return whether it was removed."""
         with self._changed:
             entry = self._entries.get(request)
             if entry is None or entry.state == State.PREPARING:
                 return False
-            self._leave(entry)
+            self._remove_entry(entry)
             return True
 
     def to_prepare(self) -> Request | None:
-        """Wait for the next request to prepare, which stays; None after `close`."""
+        """Wait for the next request to prepare, which stays in the queue; None after `close`."""
         with self._changed:
             while not self._is_closed:
-                entry = self._next_new() if self._begun < MAX_PREPARED else None
+                entry = self._next_new() if self._prepared_count < MAX_PREPARED else None
                 if entry is not None:
                     entry.state = State.PREPARING
-                    self._begun += 1
+                    self._prepared_count += 1
                     return entry.request
                 self._changed.wait()
             return None
 
     def prepared(self, request: Request, prepared: Prepared | None) -> None:
-        """Make a request ready to be taken as `prepared`; remove it where that is None."""
+        """Store a prepared request, which is then ready; None removes it instead."""
         with self._changed:
             entry = self._entries[request]
             entry.state = State.READY
             entry.prepared = prepared
             if prepared is None:
-                self._leave(entry)
+                self._remove_entry(entry)
             self._changed.notify_all()
 
     def take(
         self, suits: Callable[[Request], bool] = lambda _: True, wait: bool = False
     ) -> tuple[Request, Prepared] | None:
-        """Take the next request that is ready, if it `suits`, and what was prepared for it.
+        """Take the next request that is ready, and its prepared form.
 
-        None where there is none, or after `close`.
+        Args:
+            suits: Decides whether the request is taken.
+            wait: Whether to wait for a request.
+
+        Returns:
+            None where no request is ready or suits, or after `close`.
         """
         with self._changed:
             while True:
@@ -115,7 +120,7 @@ class FairQueue(Generic[Request, Prepared]):
                 self._changed.wait()
             if entry is None or not suits(entry.request):
                 return None
-            self._leave(entry)
+            self._remove_entry(entry)
             if entry.owner in self._owners:
                 self._owners.move_to_end(entry.owner)
             assert entry.prepared is not None
@@ -125,11 +130,11 @@ class FairQueue(Generic[Request, Prepared]):
         """Take no more requests; remove and return those that are not being prepared."""
         with self._changed:
             self._is_closed = True
-            left = [e for e in self._entries.values() if e.state != State.PREPARING]
-            for entry in left:
-                self._leave(entry)
+            removed = [entry for entry in self._entries.values() if entry.state != State.PREPARING]
+            for entry in removed:
+                self._remove_entry(entry)
             self._changed.notify_all()
-            return [entry.request for entry in left]
+            return [entry.request for entry in removed]
 
     def _next_new(self) -> _Entry[Request, Prepared] | None:
         """Return the first new request of the first owner that has one."""
@@ -146,12 +151,12 @@ class FairQueue(Generic[Request, Prepared]):
                 return entries[0]
         return None
 
-    def _leave(self, entry: _Entry[Request, Prepared]) -> None:
+    def _remove_entry(self, entry: _Entry[Request, Prepared]) -> None:
         entries = self._owners[entry.owner]
         entries.remove(entry)
         del self._entries[entry.request]
         if entry.state != State.NEW:
-            self._begun -= 1
+            self._prepared_count -= 1
         if not entries:
             del self._owners[entry.owner]
         self._changed.notify_all()
