@@ -1,6 +1,6 @@
-"""Has requests answered by the user's server, or else by a model that stays loaded here.
+"""Have requests answered by the user's server, or else by a model that stays loaded here.
 
-Loads nothing that answers before a request needs it.
+The modules that answer are imported when a request needs them.
 """
 
 import threading
@@ -21,10 +21,10 @@ _OTHER_STAMP = (
 
 
 class Answerer:
-    """The `Answers` that a command asks: `Remote` where a server runs, or else a model here.
+    """The `Answers` of a command: `Remote` where a server runs, or else a model here.
 
     Args:
-        stays: Whether it answers several requests; Ctrl-C then ends an answer alone.
+        stays: Whether it answers several requests; Ctrl-C then ends only an answer.
         threads: Whether it may be asked from any thread.
     """
 
@@ -42,9 +42,13 @@ class Answerer:
         return bool(self._loaded)
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError and ModelError where nothing can answer by these settings.
+        """Check that a request with these settings can be answered.
 
-        The server, where there is one, checks them when it is asked.
+        Where a server runs, it checks them itself when it gets a request.
+
+        Raises:
+            UsageError: The settings are wrong.
+            ModelError: The model cannot be used.
         """
         if settings != self._checked and Remote.of(settings) is None:
             from ngtcli.engine.checks import check_session  # here: it loads what reads models
@@ -61,14 +65,13 @@ class Answerer:
         return None if settings.model in self._loaded else Remote.of(settings)
 
     def must_report_loading(self, settings: Settings) -> bool:
-        """Whether a client waits for a model to be loaded, and is to be told so."""
+        """Return whether a client waits while the model is loaded, which is then reported."""
         return self._threads and settings.model not in self._loaded
 
     def local(self, settings: Settings) -> Answers:
-        """Return what answers here, its model loaded.
+        """Return the `Answers` of a model here, and load it where that was not done yet.
 
-        A model that could not be loaded is tried again by the next request, unless a server runs
-        by then.
+        After an error the next request tries again, unless a server runs by then.
 
         Raises:
             StoppedError: After `close`.
@@ -95,12 +98,12 @@ class Answerer:
         return Resident(settings)
 
     def unwind_on_interrupt(self) -> None:
-        """Have Ctrl-C end an answer alone, where others follow."""
+        """Have Ctrl-C end only an answer where others may follow."""
         if self._stays:
             process.unwind_on_interrupt()
 
     def close(self) -> None:
-        """End what is being answered here, and leave the models, one that is being loaded, too."""
+        """End the answers here, and unload the models, also one that is being loaded."""
         with self._lock:
             self._is_closed = True
             while self._loaded:
@@ -115,9 +118,9 @@ class Asking:
         self._request = request
         self._owner = owner
         self._answer: Answer | None = None
-        self._is_here = False  # whether no server answers it
-        self._is_reported = False  # that a model is loaded for it
-        self._is_stopped = False  # before it was asked
+        self._is_here = False  # whether a model here answers
+        self._is_loading_reported = False
+        self._is_stopped = False  # whether it was interrupted before it was asked
 
     def __iter__(self) -> Iterator[Event]:
         return self
@@ -134,15 +137,15 @@ class Asking:
                 self._answerer.unwind_on_interrupt()
                 self._answer = remote.ask(self._request, owner=self._owner)
         if self._answer is None:
-            if self._answerer.must_report_loading(settings) and not self._is_reported:
-                self._is_reported = True
+            if self._answerer.must_report_loading(settings) and not self._is_loading_reported:
+                self._is_loading_reported = True
                 return Message("status", f"Loading {settings.model.model} …")
             answers = self._answerer.local(settings)
             self._answer = answers.ask(self._request, owner=self._owner)
             self._answerer.unwind_on_interrupt()
         try:
             return next(self._answer)
-        except NotServedError as error:  # no event but statuses came of it
+        except NotServedError as error:  # The server sent no event but statuses.
             self._answer = None
             self._is_here = True
             if isinstance(error, OtherStampError):
