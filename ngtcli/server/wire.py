@@ -1,9 +1,10 @@
 """The messages between commands and the server: lines of JSON, of types by name, no code.
 
-A line is an array of the name of a type and its fields. A command asks by HTTP over the server's
-socket: POST /ask with an `Ask` and the header STAMP, whose answer are the events, one a line, and
-an empty line every BEAT_S while there is nothing to report. Status 409 says that the server has
-another stamp. POST /cancel/ID, GET /about and POST /stop are answered by a `Served`.
+A line is an array of the name of a type and its fields. Commands send HTTP over the server's
+socket: POST /ask has an `Ask` and the header STAMP, and its response has the events, one on each
+line, and an empty line every BEAT_S while there is nothing to report. Status 409 says that the
+server has another stamp. GET /about and POST /stop are answered by a `Served`; POST /cancel/ID
+has an empty response.
 """
 
 from collections import Counter
@@ -20,14 +21,14 @@ from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
 from ngtcli.system.json_form import HIDDEN
 
-STAMP = "ngt-stamp"  # a header: the `runtime_stamp` of who asks
-BEAT_S = 2.0  # guess
+STAMP = "ngt-stamp"  # a header: the `runtime_stamp` of the client
+BEAT_S = 2.0  # between two empty lines; guess
 MAX_REQUEST_BYTES = 2**31  # derived: a request has the texts of its documents
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Answer this; `id` names it where it is to be cancelled."""
+    """A request to answer; `id` names it in POST /cancel."""
 
     id: str
     request: Request
@@ -38,11 +39,11 @@ class Served:
     """A server, as it describes itself.
 
     Attributes:
-        state: "loading", "ready", "leaving" or, said by who asked it, "does not answer".
+        state: "loading", "ready", "leaving" or, set by its client, "does not answer".
         idle_s: Seconds without a request after which it stops; 0 for never.
         http: The URL of its HTTP API; "" without one.
-        socket: The path of the socket that commands of its user ask.
-        kept_warm: Whether a command started it behind the scenes.
+        socket: The path of the socket for the commands of its user.
+        kept_warm: Whether a command started it in the background.
         stamp: Its `runtime_stamp`.
     """
 
@@ -70,11 +71,13 @@ class Failed:
 
     @classmethod
     def of(cls, error: NgtError) -> "Failed":
-        kinds = (kind.__name__ for kind in type(error).__mro__)
-        kind = next(name for name in kinds if name in _ERRORS)
-        return cls(kind, str(error), error.hint)
+        """Return the message for an error, with the nearest class that has a name here."""
+        class_names = (kind.__name__ for kind in type(error).__mro__)
+        name = next(name for name in class_names if name in _ERRORS)
+        return cls(name, str(error), error.hint)
 
     def error(self) -> NgtError:
+        """Return the error."""
         return _ERRORS.get(self.kind, NgtError)(self.message, hint=self.hint)
 
 
@@ -101,27 +104,27 @@ _KINDS: dict[str, Any] = {
 
 
 class WireError(Exception):
-    """A line is none of this version."""
+    """A line is not of this version."""
 
 
 def encode(value: object) -> bytes:
-    """Return an object as a line. Raises UnicodeEncodeError for a text that UTF-8 does not have."""
+    """Return an object as a line. Raises UnicodeEncodeError for a text with lone surrogates."""
     return msgspec.json.encode((type(value).__name__, value), enc_hook=_encode_hook) + b"\n"
 
 
-def decode(line: bytes | bytearray, wanted: type[object] = object) -> Any:
-    """Return the object of a line. Raises WireError, also where its type is not `wanted`."""
+def decode(line: bytes | bytearray, expected: type[object] = object) -> Any:
+    """Return the object of a line. Raises WireError, also where its type is not `expected`."""
     try:
-        name, fields = _NAMED.decode(line)
+        name, fields = _LINE_DECODER.decode(line)
         value = _decoder(name).decode(fields)
     except (msgspec.MsgspecError, KeyError, ValueError) as error:
         raise WireError(str(error)) from None
-    if not isinstance(value, wanted):
+    if not isinstance(value, expected):
         raise WireError(name)
     return value
 
 
-_NAMED = msgspec.json.Decoder(tuple[str, msgspec.Raw])
+_LINE_DECODER = msgspec.json.Decoder(tuple[str, msgspec.Raw])  # a name and its fields
 
 
 @cache
@@ -136,7 +139,7 @@ def _encode_hook(value: Any) -> Any:
 
 
 def _decode_hook(kind: Any, value: Any) -> Any:
-    """Return a value of a class that JSON does not have: a path, or a Counter of numbers."""
+    """Return a value of a class that JSON lacks: a path, or a Counter of integers."""
     if get_origin(kind) is Counter or kind is Counter:
         return Counter({int(key): count for key, count in value.items()})
     return kind(value)
