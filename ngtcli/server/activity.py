@@ -1,16 +1,16 @@
-"""How much a server is answering, and since when it has rested."""
+"""The number of requests that a server answers, and the time since it has been idle."""
 
 import time
 from types import TracebackType
 
 
 class Activity:
-    """Counts requests: each is answered within a `with` block of this. Of one thread.
+    """Counts requests, each in a `with` block of this object; for one thread.
 
     Attributes:
-        answering: Requests that are being answered.
-        answered: Those that have ended.
-        rested_since: When the last one ended, by time.monotonic.
+        answering: The number of requests that are being answered.
+        answered: The number of requests that have ended.
+        rested_since: When the last request ended, by time.monotonic.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
-"""Has the server answer many requests, several at once, in place of a model that is loaded here.
+"""Have the server answer many requests, several at once, in place of a model loaded here.
 
-The server decides which of them share forward passes. Loads neither numpy nor what loads models.
+The server decides which of them share forward passes. This imports neither numpy nor modules that
+load models.
 """
 
 import threading
@@ -16,16 +17,16 @@ from ngtcli.errors import NgtError, unexpected
 from ngtcli.server.client import NotServedError, OtherStampError, Remote, RemoteAnswer
 from ngtcli.system import reporting
 
-MAX_ASKED = 8  # requests that wait at the server; guess: it then has enough to share passes
-_POLL_S = 0.2  # between two looks for requests that came meanwhile; guess
+MAX_ASKED = 8  # requests at the server, enough to share forward passes; guess
+_POLL_S = 0.2  # between two looks for new requests; guess
 
 
 class ServedRun:
-    """The answers to many requests by the user's server, which reports to who makes this.
+    """The answers of the user's server to many requests; it reports to the reporter of the caller.
 
     Args:
         remote: The server.
-        settings: What it has loaded; a request that needs another model is an error.
+        settings: The settings of its model; a request that needs another model is an error.
 
     Attributes:
         left: After the run, the requests that the server did not take.
@@ -42,10 +43,10 @@ class ServedRun:
         self.why_left = "the server has ended"
 
     def outcomes(self, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
-        """Yield the answers as they come, in any order. Closing it cancels what is being answered.
+        """Yield the answers as they come, in any order. Closing it cancels unfinished requests.
 
-        `draw` returns the next request, and None where there is none now; where nothing is being
-        answered it gets True and may wait, and None is the end. Raises OtherModelError.
+        `draw` returns the next request, or None where none is there yet. Where no request is
+        unfinished it gets True and may wait; None is then the end. Raises OtherModelError.
         """
         try:
             while True:

@@ -1,4 +1,4 @@
-"""A request that was submitted to a resident model, as the one who asked holds it."""
+"""The ticket of a request to a resident model, by which its sender cancels it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,10 +9,16 @@ from ngtcli.errors import NgtError, StoppedError
 
 
 class Ticket:
-    """Hands on the events of a request, until the last; `cancel` it from any thread.
+    """Passes on the events of a request until the last; `cancel` it from any thread.
 
-    What `on_event` raises cancels it, too. `on_cancel` is called where it is cancelled, and
-    `is_closing` says whether all are.
+    Args:
+        submission: The request.
+        on_event: Gets each event. An exception of it cancels the request.
+        on_cancel: Called when the request is cancelled.
+        is_closing: Returns whether all requests are cancelled.
+
+    Attributes:
+        is_over: Whether the last event has come.
     """
 
     def __init__(
@@ -32,7 +38,7 @@ class Ticket:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for an answer any more."""
+        """Whether the request is cancelled, and nobody waits for its answer."""
         return self._cancelled or self._is_closing()
 
     def cancel(self) -> None:
@@ -41,17 +47,17 @@ class Ticket:
         self._on_cancel(self)
 
     def send(self, event: Event | NgtError) -> None:
-        """Hand on an event; nothing comes after the last one."""
+        """Pass on an event; ignore it after the last one."""
         if self.is_over:
             return
         self.is_over = isinstance(event, Ended | NgtError)
         try:
             self._on_event(event)
-        except Exception:  # nobody is there any more
+        except Exception:  # The client has gone.
             self._cancelled = True
 
     def report(self, event: Event) -> None:
-        """Hand on what is reported meanwhile. Raises StoppedError where it was cancelled."""
+        """Pass on a report. Raises StoppedError where the request is cancelled."""
         self.send(event)
         if self.is_cancelled:
             raise StoppedError("interrupted")
