@@ -18,13 +18,13 @@ from ngtcli.system.machine import pick_device
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.drafting.registry import MethodSpec
 
-_MAX_TRIED_CHATS = 64  # chat settings with their system texts; guess
+_MAX_TRIED_CHATS = 64  # chat settings with their system texts; a guess
 
 
 def check_session(settings: Settings, *, dry: bool = False) -> None:
-    """Raise what a session would, for what is wrong with its settings. No weights are read.
+    """Raise the errors that a session with these settings would raise. No weights are read.
 
-    What is not wrong and has no effect is a warning.
+    A setting without an effect is only a warning.
 
     Args:
         settings: The settings.
@@ -32,7 +32,7 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
 
     Raises:
         UsageError: Settings do not fit together.
-        ModelError: A model cannot be had or used.
+        ModelError: A model cannot be found or used.
     """
     needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
     check_models(settings.model.model, "" if dry else settings.model.draft_model, needs)
@@ -50,7 +50,7 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
 
 
 def check_drafting(settings: Settings) -> None:
-    """Raise UsageError and ModelError for what is wrong with the method and what it drafts from."""
+    """Raise UsageError or ModelError if the method or something it drafts from cannot be used."""
     neutral = Settings()
     if (settings.drafting.method, settings.model.heads) == (
         neutral.drafting.method,
@@ -67,7 +67,7 @@ def check_drafting(settings: Settings) -> None:
 
 
 def check_heads(method: "MethodSpec", settings: Settings) -> None:
-    """Raise UsageError where a method lacks a head, and ModelError for one that is not found."""
+    """Raise UsageError if a method lacks a head, and ModelError if a head is not found."""
     from ngtcli.drafting.auto.config import CONFIG  # here: check_session comes before numpy
 
     if method.entry.heads and not settings.model.heads:
@@ -92,7 +92,10 @@ def with_masks(method: "MethodSpec", model: str) -> "MethodSpec":
 
 @lru_cache(_MAX_TRIED_CHATS)
 def _try_chat(model: str, chat: Chat) -> tuple[str, ...]:
-    """Return which arguments of the chat template change nothing. Raises what a prompt would."""
+    """Return the arguments that do not change the chat template's output.
+
+    Raises the errors that a prompt would raise.
+    """
     if chat == Chat():
         return ()
     tokenizer = load_tokenizer(model)

@@ -1,6 +1,6 @@
-"""Two of the three drivers of an engine: `Answering` makes one request, `run` many, of one thread.
+"""Two of the three drivers of an engine: `Answering` for one request, `run` for many in one thread.
 
-The third is the `Resident` of server/, of many threads.
+The third is the `Resident` in server/, for the requests of many threads.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -16,10 +16,10 @@ from ngtcli.errors import NgtError, StoppedError
 
 
 class Answering:
-    """The `Answer` of an engine to one request; what is reported goes where the engine reports.
+    """The `Answer` of an engine to one request; it reports to the engine's reporter.
 
-    Parts stay cached until the caller asks for more than `Ended`; then what was read is stored,
-    too. Interrupted before it has begun, it raises StoppedError.
+    Parts stay cached until the caller asks for more after `Ended`; then the prefill is stored, too.
+    An answer that is interrupted before it has begun raises StoppedError.
     """
 
     def __init__(self, engine: Engine, request: Request, owner: str = "") -> None:
@@ -89,10 +89,10 @@ def run(engine: Engine, draw: Callable[[bool], Drawn | None]) -> Generator[Outco
     Parts stay cached until the next outcome is asked for. Raises NgtError for what ends the run.
 
     Args:
-        engine: What answers.
-        draw: Is called when there is room for a request, and returns the next one; None where
-            none is there now. It gets True where nothing is being answered: then it may wait, and
-            None is the end.
+        engine: The engine.
+        draw: Called when there is room for a request; returns the next one, or None if there is
+            none at the moment. Its argument is True if nothing is being answered: then it may wait,
+            and None is the end.
     """
     submissions = Submissions(engine)
     running: dict[Submission, _KeyedSubmission] = {}

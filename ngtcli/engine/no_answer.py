@@ -9,7 +9,7 @@ from ngtcli.system import process
 PROMPT = "prompt"  # the finish reason of an answer that repeats the instructions
 REPETITION = "repetition"
 NOT_IN_DOCUMENTS = "not_in_documents"  # of a question that was not put to the built-in model
-_LEAST_WORDS = 3  # of a sentence: shorter ones are in answers by chance; guess
+_LEAST_WORDS = 3  # of a sentence: shorter ones are in answers by chance; a guess
 _PLACE = re.compile(r"\{\w+\}")  # of documents and question in a template
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
 
@@ -45,17 +45,17 @@ def repeats_instructions(answer: str, template: str, question: str = "") -> bool
 
 
 def not_in_documents(coverage: Coverage) -> str:
-    """Return the answer to a question of which the documents have too little."""
+    """Return the answer to a question that the documents have too little about."""
     return f"Not in the documents: no passage on this has {coverage.lacking}."
 
 
 def doubt_of(coverage: Coverage) -> str:
-    """Return what to say of an answer that a model gives nevertheless."""
+    """Return the warning about an answer that a model gives nevertheless."""
     return f"the documents may not have the answer: no passage on this has {coverage.lacking}"
 
 
 def _sentences(text: str) -> list[str]:
-    """The sentences of a text in lower case, without punctuation and those of few words."""
+    """Return the sentences of a text in lower case, without punctuation; skip short ones."""
     sentences = []
     for sentence in _SENTENCE_END.split(text):
         words = re.findall(r"\w+", sentence.casefold())
@@ -65,7 +65,7 @@ def _sentences(text: str) -> list[str]:
 
 
 def no_answer(finish_reason: str) -> NgtError | None:
-    """Return the error that an answer with this finish reason is, None where it is an answer."""
+    """Return the error for an answer with this finish reason; None if it is a proper answer."""
     if finish_reason == REPETITION:
         return NgtError(
             "the model repeated itself: there is no answer",

@@ -12,15 +12,15 @@ if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
 def open_engine(
     settings: Settings, *, size: int = 1, many: bool = False, stays: bool = False
 ) -> "Engine":
-    """Load a model, and return the engine that answers by it.
+    """Load a model, and return the engine that answers with it.
 
-    The reporter of who calls this gets the progress of loading, and later what concerns no request.
+    The caller's reporter gets the progress of loading, and later reports that belong to no request.
 
     Args:
-        settings: What is loaded, and how.
-        size: How many of `many` texts are answered together at most; 0 for as many as it can.
-        many: Whether many texts are answered, which share forward passes from the first on.
-        stays: Whether other questions follow, perhaps about the same documents.
+        settings: The settings of the model and its engine.
+        size: The maximum number of sequences in a batch if `many`; 0 for as many as fit.
+        many: Whether many requests are answered, which share forward passes from the start.
+        stays: Whether more questions follow, perhaps about the same documents.
     """
     if settings.engine.engine == "vllm":
         reporting.status(f"Starting vLLM with {settings.model.model} …")

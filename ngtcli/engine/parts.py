@@ -1,9 +1,9 @@
-"""A summary of documents that do not fit, made part by part.
+"""A summary of documents that do not fit in the context, made part by part.
 
-Each part is summarized, then the summaries, until these fit: their prompt is the last. The parts of
-a level depend on nothing but their turn, so that an engine may answer them together. The summary of
-each part is cached until the whole answer is delivered, so that an interrupted run continues where
-it stopped.
+Each part is summarized, then the summaries are, until these fit into the last prompt. The parts of
+a level do not depend on each other, so that an engine may answer them together. The summary of each
+part is cached until the whole answer is delivered, so that an interrupted run continues where it
+stopped.
 """
 
 import json
@@ -29,7 +29,7 @@ _VERSION = 3
 class CachedParts:
     """The summaries of finished parts, by their prompts, the settings and the model.
 
-    Nothing is cached for other owners than the user.
+    Nothing is cached for owners other than the user.
     """
 
     def __init__(self, session: Session, preset: Preset) -> None:
@@ -44,7 +44,7 @@ class CachedParts:
         self._keys: set[str] = set()
 
     def get(self, prompt: Prompt) -> str | None:
-        """Return the summary that an earlier run made of this prompt."""
+        """Return the summary that an earlier run made for this prompt."""
         return PARTS.get(self._key(prompt)) if self.is_stored else None
 
     def put(self, prompt: Prompt, text: str) -> None:
@@ -53,7 +53,7 @@ class CachedParts:
             PARTS.put(self._key(prompt), text)
 
     def forget(self) -> None:
-        """Delete the summaries of all prompts that were looked up: the whole answer is done."""
+        """Delete the summaries of all prompts that were looked up, after the whole answer."""
         PARTS.delete(self._keys)
 
     def _key(self, prompt: Prompt) -> str:
@@ -73,7 +73,7 @@ class NumberedPart:
 
     @property
     def words(self) -> str:
-        """Which part it is."""
+        """Return the number of the part, in words."""
         return f"Part {self.number} of {self.count}"
 
 
@@ -126,7 +126,7 @@ def in_parts(session: Session, request: Request) -> Plan:
 
 
 def advance(plan: Plan, reports: Sequence[PartReport] | None = None) -> Level | Prompt:
-    """Go on with a plan: begin it, or give it the summaries of its last level."""
+    """Advance a plan: begin it, or send it the summaries of its last level."""
     try:
         return next(plan) if reports is None else plan.send(reports)
     except StopIteration as finished:
@@ -135,7 +135,7 @@ def advance(plan: Plan, reports: Sequence[PartReport] | None = None) -> Level | 
 
 
 class PartsInProgress:
-    """How far a plan has come: which parts of its level are done, and those of earlier levels."""
+    """The progress of a plan: the finished parts of its level and of earlier levels."""
 
     def __init__(self, session: Session, request: Request, plan: Plan, level: Level) -> None:
         self.session = session
@@ -148,7 +148,7 @@ class PartsInProgress:
         self._reused_count = 0  # from an earlier run, and not reported yet
 
     def reuse(self, part: NumberedPart, prompt: Prompt) -> PartReport | None:
-        """Return what an earlier run made of a part; None where it is to be answered."""
+        """Return the report of an earlier run on a part; None if the part must be answered."""
         text = self.cache.get(prompt)
         if text is None:
             self.report_reused()
@@ -157,12 +157,12 @@ class PartsInProgress:
         return PartReport(part.part.name, text, True, part.level, 0)
 
     def answered(self, part: NumberedPart, prompt: Prompt, text: str, tokens: int) -> PartReport:
-        """Cache what the model made of a part, in so many tokens."""
+        """Cache the summary of a part, which the model wrote in `tokens` tokens."""
         self.cache.put(prompt, text)
         return PartReport(part.part.name, text, False, part.level, tokens)
 
     def add(self, part: NumberedPart, report: PartReport) -> Level | Prompt | None:
-        """Count a part as done; return what follows its level, None while others are answered."""
+        """Count a part as done; return what follows its level, None until the level is done."""
         self._done[part.number] = report
         if len(self._done) < part.count:
             return None
@@ -178,7 +178,7 @@ class PartsInProgress:
         return following
 
     def report_reused(self) -> None:
-        """Report how many parts an earlier run has made, once."""
+        """Report once how many parts come from an earlier run."""
         if self._reused_count:
             count = f"{self._reused_count} of {counted(self._total_count, 'part')}"
             self.session.warn(f"reused {count} from an earlier run")
@@ -191,7 +191,7 @@ class PartsInProgress:
 
     @property
     def resume_hint(self) -> str:
-        """How many parts are cached, as the end of a sentence; "" for none."""
+        """Return how many parts are cached, as the end of a sentence; "" for none."""
         finished = len(self.reports) + len(self._done)
         if not finished or not self.cache.is_stored:
             return ""

@@ -1,4 +1,4 @@
-"""The settings that hold for a model: what its card says is below all that its user says."""
+"""The settings that apply to a model: those of its card are overridden by the user's."""
 
 import os
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ def with_room(settings: Settings, is_given: bool) -> Settings:
 
 
 def _schema(value: str, max_mb: int) -> str:
-    """Return a schema as it is given, or that of its file: see `schema_file`. Raises InputError."""
+    """Return a schema, read from its file if it names one: see `schema_file`. Raises InputError."""
     name = schema_file(value)
     if not name:
         return utf8(value)
@@ -81,7 +81,7 @@ def _schema(value: str, max_mb: int) -> str:
 
 
 def text_of(value: str, max_mb: int, option: str = "--system") -> str:
-    """Return a text as it is given, or that of the file after an @. Raises InputError."""
+    """Return a text, read from a file if it is an @ and a path. Raises InputError."""
     if not value.startswith("@"):
         return utf8(value)
     return read_text(os.path.expanduser(value[1:]), max_mb, f"{option} {value}")

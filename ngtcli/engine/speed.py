@@ -1,17 +1,17 @@
-"""What drafting saved: the time that plain decoding would have taken for the same tokens."""
+"""The time that drafting saves: how long plain decoding would have taken for the same tokens."""
 
 from ngtcli.config import Settings
 from ngtcli.engine.events import Ended
 
-_MIN_PLAIN_STEPS = 4  # fewer say too little about the cost of a plain forward pass; guess
+_MIN_PLAIN_STEPS = 4  # fewer say too little about the cost of a plain forward pass; a guess
 
 
 def plain_decoding_s(settings: Settings, answer: Ended) -> float | None:
     """Return the seconds that plain decoding would have taken for an answer; None if unknown.
 
-    That is one forward pass over one token for each new token, at the cost that the drafter
-    measured on this device and refined in this run, or else at the mean cost of the run's own
-    plain steps. Nothing is known where the method never drafts, or where texts shared their
+    Plain decoding takes one forward pass over one token for each new token, at the cost that the
+    drafter measured on this device and refined in this run, or else at the mean cost of the run's
+    own plain steps. The time is unknown if the method never drafts, or if sequences shared forward
     passes.
     """
     statistics = answer.statistics

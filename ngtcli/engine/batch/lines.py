@@ -1,6 +1,6 @@
 """JSON lines with texts and a question, as `ngt batch` and `ngt bench --prompts` read them.
 
-A Struct declares what a line may say. Errors are worded alike for all kinds of lines.
+A Struct declares the keys of a line. Errors have the same wording for all kinds of lines.
 """
 
 import glob
@@ -40,7 +40,7 @@ _PER_LINE = (*PER_REQUEST, "field")
 
 
 def document_of(default_name: str, name: str | None, text: str) -> Document:
-    """Return a document of a line. Raises InputError for what is no text."""
+    """Return a document of a line. Raises InputError if it is not text."""
     name = name or default_name
     try:
         return Document(name, checked_text(text))
@@ -56,22 +56,22 @@ class NamedText(Struct, forbid_unknown_fields=True):
 
 
 class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
-    """What a line of a batch says.
+    """The content of a line of a batch.
 
     Attributes:
-        id: What its answer is known by; None for its number.
+        id: The id of its answer; None for its number.
         task: "ask" or "summarize"; by default the one that fits the question.
         question: What is asked.
         documents: Texts.
         context: A single text, in place of `documents`.
         paths: Files, folders and patterns, in place of `documents`.
         settings: Settings of this line alone.
-        predict: A text that the answer may be like.
-        schema: A setting, which may stand outside `settings`.
+        predict: A text that the answer may resemble.
+        schema: A setting that may be given outside `settings`.
 
     Raises:
         InputError: Its keys do not fit together.
-        UsageError: A setting cannot be had for one line.
+        UsageError: A setting cannot be set for a single line.
     """
 
     id: Id | None = None
@@ -127,7 +127,7 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
 
     @cached_property
     def texts(self) -> tuple[Document, ...]:
-        """The documents that the line itself holds; one without a name has a number."""
+        """Return the documents in the line itself; one without a name gets a number."""
         texts = self.documents or ()
         if self.context is not None:
             texts = (self.context,)
@@ -140,13 +140,13 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
 
     @property
     def documents_key(self) -> str:
-        """The same for lines with the same documents."""
+        """Return a key that lines with the same documents share."""
         value = [[(d.name, d.text) for d in self.texts], self.paths]
         return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
 
 
 def converted(data: Mapping[str, Any], kind: type[AnyLine]) -> AnyLine:
-    """Convert an object to a line of a kind; null is as if a key were not there.
+    """Convert an object to a line of a kind; null means that a key is absent.
 
     Raises:
         InputError: A key is unknown, or a value is wrong; the message shows it.
@@ -173,9 +173,9 @@ def converted(data: Mapping[str, Any], kind: type[AnyLine]) -> AnyLine:
 
 
 def read_line(raw: bytes) -> tuple[Id | None, BatchLine | InputError | UsageError]:
-    """Return the id of a line, None without one, and what it says or else what is wrong with it.
+    """Return the id of a line, None without one, and its content or else the error in it.
 
-    The id is also None if it is wrong or given twice, or if the line is not a JSON object in UTF-8.
+    The id is also None if it is invalid or given twice, or if the line is no JSON object in UTF-8.
     """
     line_id: Id | None = None
     try:
@@ -193,14 +193,14 @@ class _WithId(Struct):
 
 
 class Ids:
-    """Finds duplicate ids among the last `max_count`; 0: among all."""
+    """A detector of duplicate ids among the last `max_count` ids; 0: among all."""
 
     def __init__(self, max_count: int = 0) -> None:
         self._max_count = max_count
         self._numbers: OrderedDict[str | int, int] = OrderedDict()  # of the first line with each id
 
     def check(self, line_id: str | int, number: int) -> None:
-        """Raise InputError where another line than that of this number has the id."""
+        """Raise InputError if a line with another number has the id."""
         first = self._numbers.setdefault(line_id, number)
         if self._max_count and len(self._numbers) > self._max_count:
             self._numbers.popitem(last=False)
@@ -212,9 +212,9 @@ class Ids:
 
 
 def json_object(line: str) -> dict[str, Any]:
-    """Return the object that a line holds.
+    """Return the JSON object in a line.
 
-    Raises InputError as `parsed`, and for a duplicate key.
+    Raises InputError as `parsed` does, and for a duplicate key.
 
     >>> json_object('{"id": 3}')
     {'id': 3}
@@ -226,10 +226,10 @@ def json_object(line: str) -> dict[str, Any]:
 
 
 def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
-    """Return the object that a line holds, without duplicate keys, and an error for these.
+    """Return the JSON object in a line, without duplicate keys, and an error for these.
 
-    Raises InputError for what is not a JSON object, is nested too deeply, or has text that is not
-    Unicode.
+    Raises InputError if the line is not a JSON object, is nested too deeply, or has text that is
+    not Unicode.
     """
     repeated: list[str] = []  # keys of all objects, the inner ones first
 
@@ -263,10 +263,10 @@ def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
 
 
 def below(folder: str, path: str) -> str:
-    """Return a path of a line, taken from `folder` unless it is absolute or begins with a home.
+    """Return a path of a line, relative to `folder` unless it is absolute or begins with a home.
 
-    A file in `folder` whose name begins as a home does is that file. Of a pattern its own magic
-    characters count, the folder's do not.
+    If a file in `folder` has a name like a home, the path means this file. Magic characters count
+    in the pattern of the line, not in the folder.
 
     >>> [below("/data", path) for path in ("a.txt", "/b.txt", "~/c.txt")]
     ['/data/a.txt', '/b.txt', '~/c.txt']

@@ -1,7 +1,7 @@
-"""What a batch writes: lines, in the order of the input.
+"""The output of a batch: lines, in the order of the input.
 
-The file of a batch is a view of its journal. It gets the lines as their turns come, and is written
-again where a line was answered again. A file that holds anything else is refused.
+The file of a batch is a view of its journal. Lines are appended as their turns come, and the file
+is rewritten if a line in it was answered again. A file with any other content is refused.
 """
 
 import io
@@ -28,7 +28,7 @@ _WORDS = {
     "input": "other lines: the input has changed (put new or corrected lines into another file)",
     "wording": "another wording of preset {task}",
 }
-_MAX_RECORD_BYTES = 1_000_000  # beside its text, which may be twice as long there; guess
+_MAX_RECORD_BYTES = 1_000_000  # beside its text, which may be twice as long there; a guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class DoneLine:
 
     Attributes:
         index: Its place in the output, from 0.
-        text: What is written, without a line feed.
-        failed: Whether that is an error.
+        text: The text to write, without a line feed.
+        failed: Whether the text is an error.
         files: A hash of the sizes and times of the files that were read for it; "" for none.
         texts: A hash of their texts; "" for none.
     """
@@ -51,18 +51,18 @@ class DoneLine:
 
 
 def line_id(index: int) -> ItemId:
-    """Return what the line at an index of the input is known by; the input is in the head."""
+    """Return the id of the line at an index of the input; the input itself is in the head."""
     return ItemId(str(index))
 
 
 class StreamOutput:
-    """Writes lines in order, each at once when its turn comes; those before it wait in memory.
+    """A stream of lines in order; each is written when its turn comes and waits in memory before.
 
     `close` it.
 
     Args:
-        path: The file that is written, in the place of what is there.
-        write: Writes a line where there is no file.
+        path: The file to write, which replaces an existing one.
+        write: Writes a line if there is no file.
 
     Raises:
         NgtError: The file cannot be written.
@@ -101,14 +101,14 @@ class FileOutput:
         path: The file.
         head: SHA-256 of the `input` in hex, which of its lines are meant (`shard`), the `engine`,
             and under "TASK.NAME" how lines are answered, settings and wording.
-        restart: Whether the first line takes the place of all there is.
-        max_bytes: The longest line.
-        force: Whether what this command did not write is written over.
+        restart: Whether the first line replaces all that is there.
+        max_bytes: The maximum size of a line.
+        force: Whether a file that this command did not write is overwritten.
 
     Raises:
-        UsageError: The file is not one that this command wrote, another process writes it, or it
+        UsageError: This command did not write the file, another process is writing it, or it
             cannot be opened.
-        NgtError: It cannot be written later.
+        NgtError: The file cannot be written later.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class FileOutput:
             self._open = stack.pop_all()
 
     def _check(self, restart: bool) -> None:
-        """Compare the file with the journal. Raises UsageError where a line is not of this one."""
+        """Compare the file with the journal. Raises UsageError for a line that is not in it."""
         for start, line in self._file.lines(self._max_bytes):
             if not self._journal.is_begun and not self._journal.has_items:
                 raise UsageError(
@@ -174,7 +174,7 @@ class FileOutput:
             self._written += 1
 
     def has(self, index: int) -> bool:
-        """Return whether a line is done, be it with an error."""
+        """Return whether a line is done, with an answer or an error."""
         return self._journal.has(line_id(index))
 
     def failed(self, index: int) -> bool:
@@ -182,17 +182,17 @@ class FileOutput:
         return self._journal.failed(line_id(index))
 
     def to_do(self, indices: Iterable[int], *, retries: bool) -> set[int]:
-        """Return the lines that are to be answered; with `retries` those that failed, too."""
+        """Return the lines that are not done; with `retries`, also those that failed."""
         return {
             int(item.source) for item in self._journal.to_do(map(line_id, indices), retries=retries)
         }
 
     def record(self, index: int) -> Record:
-        """Return what is known of a line that is done, without its text."""
+        """Return the record of a line that is done, without its text."""
         return self._journal.record(line_id(index))
 
     def put(self, done: DoneLine) -> None:
-        """Take a line, which is on disk when this returns. Raises NgtError where it cannot be."""
+        """Store a line on disk before this returns. Raises NgtError if that fails."""
         with self._errors_named(), process.unbroken():
             if not self._journal.is_begun:  # the file first: after a kill the journal has it all
                 self._file.truncate(0)
@@ -208,7 +208,7 @@ class FileOutput:
             self._append()
 
     def _append(self) -> None:
-        """Write to the file the lines whose turn has come."""
+        """Append the lines whose turn has come to the file."""
         while self.has(self._written):
             self._file.append(self._line(self._written).encode(), sync=False)
             self._written += 1
@@ -217,7 +217,7 @@ class FileOutput:
         return _text(self._journal.rows(line_id(index)))
 
     def close(self) -> None:
-        """Write the file again where a line in it was answered again."""
+        """Rewrite the file if a line in it was answered again."""
         with self._errors_named(), process.unbroken(), self._open:
             if self._is_outdated:
                 lines = (f"{self._line(index)}\n" for index in range(self._written))
@@ -225,12 +225,12 @@ class FileOutput:
 
 
 def _text(rows: bytes) -> str:
-    """Return the text of a line, as the journal has it."""
+    """Return the text of a line from its rows in the journal."""
     return msgspec.json.decode(rows, type=str)
 
 
 def written_with(output: Path | None) -> frozenset[tuple[int, int] | None]:
-    """Return what a batch writes and is there now, by `identity`.
+    """Return the existing files that a batch writes, by `identity`.
 
     Args:
         output: Its file, which has a journal beside it; None for standard output.
@@ -240,7 +240,7 @@ def written_with(output: Path | None) -> frozenset[tuple[int, int] | None]:
 
 
 def check_not_read(number: int, paths: Sequence[str], output: Path | None) -> None:
-    """Raise UsageError where the line of that number names what is written, there or not yet."""
+    """Raise UsageError if a line names a file that the batch writes, even one not there yet."""
     outputs: tuple[str, ...] = ()
     if output is not None:
         outputs = (str(output.resolve()), str(journal_of(output)))

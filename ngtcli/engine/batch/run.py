@@ -1,8 +1,8 @@
 """Many items answered together: the lines of a batch, or the documents of a folder.
 
-An `Item` asks what it has to, and ends with one row for the `Results`. `answer_all` begins the next
+An `Item` makes its requests and ends with one row for the `Results`. `answer_all` begins the next
 item whenever there is room for another request, so that the requests of several items share forward
-passes. Loads neither numpy nor what loads models.
+passes. This module imports neither numpy nor the libraries that load models.
 """
 
 from collections import deque
@@ -26,11 +26,11 @@ AnswerDrawn = Callable[[Callable[[bool], Drawn | None]], Generator[Outcome]]
 
 
 class ItemId(NamedTuple):
-    """What an item is known by, in this run and the next ones, whatever it is called.
+    """The identity of an item in this run and the next ones, whatever its name.
 
     Attributes:
-        source: The real path of its file; where it has none, STDIN or its place in the input.
-        key: Stands for its text, and for all else that decides its row.
+        source: The real path of its file; without a file, STDIN or its place in the input.
+        key: A hash of its text and of everything else that its row depends on.
     """
 
     source: str
@@ -39,11 +39,11 @@ class ItemId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """One of many things that are answered.
+    """An item of a run, such as a line or a document.
 
     Attributes:
-        id: What the results know it by; no two items of a run have the same.
-        name: What it is called in messages.
+        id: Its identity in the results; no two items of a run have the same.
+        name: Its name in messages.
         work: Begins its work.
     """
 
@@ -53,20 +53,20 @@ class Item:
 
 
 class Items(Protocol):
-    """The items of a run, some of which may be on their way."""
+    """The items of a run, some of which may not have arrived yet."""
 
     def wait(self) -> bool:
         """Wait until there is an item; return False at the end."""
 
     def take(self) -> Item | None:
-        """Return the next item; None where none is there now."""
+        """Return the next item; None if there is none at the moment."""
 
     def done(self, item: Item) -> None:
-        """Note that an item has its row, so that there is room for another one."""
+        """Mark an item as done, so that there is room for another one."""
 
 
 class ListedItems:
-    """Items that are all known when a run begins."""
+    """Items that are all there when a run begins."""
 
     def __init__(self, items: Iterable[Item]) -> None:
         self._items = deque(items)
@@ -84,28 +84,28 @@ class ListedItems:
 
 
 class Results(Protocol):
-    """What takes the rows: a journal with its view, or standard output."""
+    """The receiver of the rows: a journal with its view, or standard output."""
 
     def put(self, item: Item, row: object) -> bool:
-        """Take the row of an item, or the NgtError in its place; return whether it has failed.
+        """Store the row of an item, or the NgtError in its place; return whether it has failed.
 
-        Raises NgtError where nothing can be put out any more.
+        Raises NgtError if nothing can be written any more.
         """
 
 
 class Progress(Protocol):
-    """Receives the progress of a run."""
+    """The receiver of the progress of a run."""
 
     def answered(self, item: Item, request: Request, answer: Ended) -> None:
         """Note the answer to a request of an item."""
 
     def finished(self, *, failed: bool, documents: int = 0) -> None:
-        """Note that an item has its row; its requests were about so many documents."""
+        """Note that an item has its row, and how many documents its requests were about."""
 
 
 @dataclass(slots=True, eq=False)
 class _OpenItem:
-    """An item that is begun: its requests that nobody has drawn, and the answers so far."""
+    """An item in progress: its requests that have not been drawn yet, and the answers so far."""
 
     item: Item
     work: Work
@@ -121,10 +121,10 @@ def answer_all(
 ) -> int:
     """Answer all items, and return how many of them failed.
 
-    `answer_drawn` is called once there is a request: what needs no model loads none.
+    `answer_drawn` is called only if there is a request, so that a run without one loads no model.
 
     Raises:
-        NgtError: Where the run cannot continue; that of a single item is its row.
+        NgtError: The run cannot continue. The error of a single item becomes its row.
     """
     run = _Run(items, results, progress)
     first = run.draw(True)
@@ -152,9 +152,9 @@ class _Run:
         self.failures = 0
 
     def draw(self, waits: bool) -> Drawn | None:
-        """Return the next request, those of items that are begun first; None where there is none.
+        """Return the next request, first those of items in progress; None if there is none.
 
-        With `waits` it waits for an item, and None is the end.
+        With `waits`, wait for an item; then None is the end.
         """
         while True:
             for open_item in self._open:
@@ -171,7 +171,7 @@ class _Run:
             self._advance(open_item, partial(next, open_item.work))
 
     def take(self, outcome: Outcome) -> None:
-        """Take what came of a request."""
+        """Give the outcome of a request to its item."""
         open_item, number = outcome.key
         if open_item.has_row:
             return
@@ -187,7 +187,7 @@ class _Run:
             self._advance(open_item, partial(work.send, answers))
 
     def _advance(self, open_item: _OpenItem, resume: Callable[[], Sequence[Request]]) -> None:
-        """Resume the work of an item until it has requests again, or a row."""
+        """Resume the work of an item until it has new requests or its row."""
         try:
             requests = resume()
         except StopIteration as end:

@@ -27,14 +27,16 @@ SUFFIXES = (*_DIALECTS, ".jsonl", ".json")
 NAMES = "Name a file that ends in .csv, .tsv, .jsonl or .json."
 _KEEP = "Move it, name another with -o, or overwrite it with --force."
 _COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # as OWASP lists them
-_MAX_RECORD_BYTES = 1_000_000_000  # of a record, which has all rows of a document; guess
-_VIEWS = 50  # a table is written when it has grown by a 50th: all writes take as much as 50; guess
+_MAX_RECORD_BYTES = 1_000_000_000  # of a record, which has all rows of a document; a guess
+_VIEWS = (
+    50  # a table is written when it has grown by a 50th: all writes take as much as 50; a guess
+)
 # Of a file's name without number and suffix; derived: file systems take 255 bytes in all.
 _MAX_NAME_BYTES = 200
 
 
 def check_table(path: Path) -> None:
-    """Raise UsageError for a name that is not that of a table, and for what is no file."""
+    """Raise UsageError if the name is not that of a table, or the path is not that of a file."""
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: not the name of a table", hint=NAMES)
     if path.exists() and not path.is_file():  # a device or a pipe, which nothing can be resumed in
@@ -42,24 +44,24 @@ def check_table(path: Path) -> None:
 
 
 class FileRows(Protocol):
-    """What takes the rows of each document: a journal and what is made from it, or standard output.
+    """The receiver of the rows of each document: a journal with its view, or standard output.
 
-    Documents are known by their ids. Their names may be others in the next run, as where a file of
-    the same name joins.
+    Documents are identified by their ids. Their names may differ in the next run, for example if a
+    file of the same name is added.
     """
 
     @property
     def files(self) -> Sequence[Path]:
-        """The files that are written and known before any document is."""
+        """Return the written files that are known before any document is."""
 
     def targets(self) -> Sequence[Path]:
-        """Return the paths of all that rows are written to."""
+        """Return the paths of all files that rows are written to."""
 
     def wrote(self, path: str) -> bool:
-        """Return whether the file at `path` was written here, and is no document."""
+        """Return whether the file at `path` was written by this command, and is no document."""
 
     def expect(self, names: Mapping[ItemId, str]) -> None:
-        """Take the documents of this run, once and in their order, each with its name."""
+        """Set the documents of this run, once and in their order, each with its name."""
 
     def to_do(self) -> Sequence[ItemId]:
         """Return the documents of this run whose rows are not there yet."""
@@ -74,22 +76,22 @@ class FileRows(Protocol):
         """Return the rows of a document that is done."""
 
     def put(self, item: ItemId, rows: Sequence[Row]) -> None:
-        """Take the rows of a document."""
+        """Store the rows of a document."""
 
     def close(self) -> None:
-        """End what is written."""
+        """Finish the output."""
 
 
 class RowsOutput(ABC):
-    """Rows of documents in a journal, and what is written of them. `close` it.
+    """The rows of documents in a journal, and the output that is made from them. `close` it.
 
-    What was not written here is written over with `force` alone.
+    Files that were not written by this command are overwritten only with `force`.
 
     Args:
         journal: The journal.
         restart: Whether no document counts as done.
-        force: Whether files of others are written over.
-        hint: What to do where nothing can be written.
+        force: Whether files that this command did not write are overwritten.
+        hint: What to do if nothing can be written.
     """
 
     files: tuple[Path, ...] = ()  # that are written and known before any document is
@@ -109,7 +111,7 @@ class RowsOutput(ABC):
     def expect(self, names: Mapping[ItemId, str]) -> None:
         """As `FileRows.expect`.
 
-        Raises UsageError for what would be written over and is not as it was written here.
+        Raises UsageError if this would overwrite a file that has changed since it was written.
         """
         self._names = dict(names)
 
@@ -133,10 +135,10 @@ class RowsOutput(ABC):
         return [{**row, "file": name} if "file" in row else row for row in rows]
 
     def put(self, item: ItemId, rows: Sequence[Row]) -> None:
-        """Take the rows of a document, which are on disk when this returns, and show them.
+        """Store the rows of a document on disk, and write the output if its turn has come.
 
-        What JSON in UTF-8 lacks is left out: infinite numbers are null, lone surrogates "?".
-        Raises NgtError where they cannot be written, UsageError for what was changed since.
+        Values that JSON in UTF-8 lacks are replaced: infinite numbers by null, lone surrogates by
+        "?". Raises NgtError if the rows cannot be written, UsageError if a file has changed since.
         """
         text = utf8(json.dumps(rows, ensure_ascii=False))
         plain = dump_json(json.loads(text, parse_constant=lambda _: None), None)
@@ -146,16 +148,16 @@ class RowsOutput(ABC):
 
     @abstractmethod
     def _show(self, item: ItemId) -> None:
-        """Write what is to be written now that a document is done."""
+        """Write the output that a finished document affects."""
 
     def wrote(self, path: str) -> bool:
         """As `FileRows.wrote`."""
         return self._journal.wrote(path)
 
     def _changed(self, path: Path) -> str:
-        """Return why a file is not written over.
+        """Return why a file is not overwritten.
 
-        "" where there is none, where it is empty, or where it is as it was written.
+        The reason is "" if the file is missing, empty, or unchanged since it was written.
         """
         is_file = path.is_file()
         if not os.path.lexists(path) or (is_file and not path.stat().st_size):
@@ -170,7 +172,7 @@ class RowsOutput(ABC):
         return "changed after this command wrote it"
 
     def _check(self, paths: Iterable[Path]) -> None:
-        """Raise UsageError for files that are there and are not as they were written here."""
+        """Raise UsageError for files that exist and have changed since they were written."""
         if self._force:
             return
         reasons = {path: self._changed(path) for path in paths}
@@ -180,7 +182,7 @@ class RowsOutput(ABC):
             raise UsageError(f"{changed[0]}: {reasons[changed[0]]}{more}", hint=_KEEP)
 
     def _write(self, path: Path, text: str) -> None:
-        """Write a file whole, unless it is there. Raises as `put`."""
+        """Write a whole file, unless it has this text already. Raises as `put`."""
         sha256 = hashlib.sha256(text.encode()).hexdigest()
         self._check([path])
         if file_sha256(path) != sha256:
@@ -189,23 +191,23 @@ class RowsOutput(ABC):
                 write_atomically(path, text)
 
     def close(self) -> None:
-        """End the lock. Raises as `put` where something is left to write."""
+        """Release the lock. Raises as `put` if something is left to write."""
         self._journal.close()
 
 
 class TableOutput(RowsOutput):
-    """A table, whose suffix says its format.
+    """A table, whose suffix determines its format.
 
     Args:
         path: The table.
-        head: What decides all rows, as JSON has it. Another head is refused.
-        columns: The columns of a CSV or TSV.
-        flat: Makes of a row its cells in a CSV or TSV.
-        whole: Makes of a row its object in JSON.
-        restart: Whether all rows are made again; the first takes the place of all there is.
-        force: Whether a file of others is written over.
-        heading: Makes the heading of a column.
-        words: What to say where a value of the head differs, as in `Form`.
+        head: Everything that all rows depend on, as JSON. A journal with another head is refused.
+        columns: The columns of a CSV or TSV file.
+        flat: Returns the cells of a row in a CSV or TSV file.
+        whole: Returns the JSON object of a row.
+        restart: Whether all rows are made again; the first one replaces all that is there.
+        force: Whether a file that this command did not write is overwritten.
+        heading: Returns the heading of a column.
+        words: The message for each value of the head that may differ, as in `Form`.
     """
 
     def __init__(
@@ -259,7 +261,7 @@ class TableOutput(RowsOutput):
         super().put(item, rows)
 
     def _show(self, item: ItemId) -> None:
-        """Write the table where that pays."""
+        """Write the table if enough documents are new since it was last written."""
         self._new += 1
         if self._new > self._shown // _VIEWS:
             self._write(self._path, self._text())
@@ -267,7 +269,7 @@ class TableOutput(RowsOutput):
             self._new = 0
 
     def _text(self) -> str:
-        """Return the table as it should be, of all documents that are done, in their order."""
+        """Return the text of the table with all finished documents, in their order."""
         suffix = self._path.suffix.lower()
         rows = (row for item in self._names if self.has(item) for row in self.rows(item))
         dialect = _DIALECTS.get(suffix)
@@ -290,9 +292,9 @@ class TableOutput(RowsOutput):
 
 
 def _cell(value: object) -> str:
-    """Return a value as a cell has it: a text, nothing for None, else JSON.
+    """Return the cell of a value: text as it is, "" for None, otherwise JSON.
 
-    Before a text that a spreadsheet would compute there is an apostrophe.
+    A text that a spreadsheet would take for a formula is preceded by an apostrophe.
 
     >>> [_cell(value) for value in ("tide, high", None, True, -1.5, ["a", None], "=1+1")]
     ['tide, high', '', 'true', '-1.5', '["a", null]', "'=1+1"]
@@ -306,15 +308,15 @@ def _cell(value: object) -> str:
 class FolderOutput(RowsOutput):
     """A folder with a file for each document: the `body` of its row.
 
-    A file is called as its document, except for the `suffix`, and keeps that name whatever other
-    documents come. What was made from other keys stays in the journal, so that it comes back with
-    them.
+    A file has the name of its document, except for the `suffix`, and keeps it whatever other
+    documents are added. Answers for other keys stay in the journal, so that they come back with
+    these keys.
 
     Args:
         folder: The folder.
         suffix: The suffix of the files.
         restart: Whether all answers are made again.
-        force: Whether files of others are written over.
+        force: Whether files that this command did not write are overwritten.
     """
 
     def __init__(
@@ -338,7 +340,7 @@ class FolderOutput(RowsOutput):
         return self._paths[item]
 
     def expect(self, names: Mapping[ItemId, str]) -> None:
-        """As `FileRows.expect`; what is done and was removed is written again."""
+        """As `FileRows.expect`; removed files of finished documents are written again."""
         super().expect(names)
         self._name_files()
         for item in names:
@@ -357,9 +359,9 @@ class FolderOutput(RowsOutput):
         return self.wrote(str(path)) and bool(self._changed(path))
 
     def _name_files(self) -> None:
-        """Give each document that has none a file name, no two alike even where case is ignored.
+        """Give each document without a file name a new one, unique even if case is ignored.
 
-        None is that of a document in this folder.
+        No name is that of a document in this folder.
         """
         folder = os.path.realpath(self._folder)
         file_names = self._journal.names
@@ -388,7 +390,7 @@ class FolderOutput(RowsOutput):
 
 
 def _file_stems(document: str, *, is_unique: bool) -> Iterator[str]:
-    """Yield the names that a document's answer may have, except for the suffix, best first.
+    """Yield names for the file of a document's answer, without the suffix, best first.
 
     Args:
         document: The name of the document.
@@ -407,6 +409,6 @@ def _stem(document: str) -> str:
 
 
 def _shortened(document: str) -> str:
-    """Return the name of a document as a part of a file's name."""
+    """Return the name of a document, shortened for a file name."""
     stem = document.replace("/", "_").replace("\\", "_").lstrip(".") or "document"
     return stem.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")
