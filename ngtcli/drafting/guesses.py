@@ -7,7 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-WIDTH = 16  # likeliest tokens of a guess that are read; guess: growth takes the best of all sources
+WIDTH = (
+    16  # likeliest tokens of a guess that are read; a guess: growth takes the best of all sources
+)
 
 
 @dataclass(frozen=True, slots=True)

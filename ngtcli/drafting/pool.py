@@ -30,7 +30,7 @@ QUOTE = CONFIG.quote
 TOKENS = CONFIG.pool_tokens
 _SCALE = CONFIG.tally_scale
 _MOST = (2**31 - 1) // (2 * _SCALE)  # observations that a tally has in a file; derived: int32
-_LOCK_S = 10.0  # longest wait for another process that writes; guess
+_LOCK_S = 10.0  # longest wait for another process that writes; a guess
 Floats = npt.NDArray[np.float64]
 
 

@@ -1,3 +1,3 @@
-"""The method `auto`: a blend of what may come next, from several sources."""
+"""The method `auto`: predictions of the next token from several sources, blended."""
 
 NAME = "auto"  # of the method, and of what is compiled for it

@@ -1,14 +1,14 @@
-"""Compiles the loops of `auto` in a process of its own, beside the answers.
+"""Compilation of the loops of `auto` in a separate process, while answers are made.
 
-That takes half a minute of a processor, once on a machine. A run does not wait for it: another
-method drafts meanwhile, with the same answer. The process outlives the run, so that a later one
-finds the functions in the store. It has the lowest priority and bounds on its time, and a lock
-admits one process at a time. Each function is stored when it is compiled, so that a process which
-is killed leaves something for the next one.
+Compiling takes half a minute of processor time, once per machine. A run does not wait for it:
+another method drafts meanwhile, with the same answer. The process outlives the run, so that a later
+run finds the functions in the store. It has the lowest priority and limits on its time, and a lock
+admits one process at a time. Each function is stored as soon as it is compiled, so that a killed
+process leaves its results for the next one.
 
-Where nothing can be stored, each run would begin anew. So only a run that stays (a server, a
-conversation, many documents) has a process compile for it, which sends it what it compiles and ends
-with it. Another run starts nothing.
+If nothing can be stored, each run would have to compile everything again. So only a run that stays
+(a server, a conversation, many documents) starts a process, which sends its results to the run and
+ends with it. Any other run starts nothing.
 
 Importing this module does not load numba.
 """
@@ -30,9 +30,9 @@ from ngtcli.drafting.auto import NAME
 from ngtcli.system import compiled
 from ngtcli.system.files import private_folder
 
-MAX_ATTEMPTS = 3  # processes that end too soon, after which a run compiles by itself; guess
-MAX_CPU_S = 600  # processor seconds, about 20 times what it takes; guess
-MAX_S = 3600  # seconds on a busy machine; guess
+MAX_ATTEMPTS = 3  # processes that end too soon, after which a run compiles by itself; a guess
+MAX_CPU_S = 600  # processor seconds, about 20 times what it takes; a guess
+MAX_S = 3600  # seconds on a busy machine; a guess
 ROOM = 16_000_000  # bytes that must be free to store all functions, which take 3.5 MB (measured)
 
 
@@ -62,17 +62,17 @@ def is_ready() -> bool:
 
 
 def begun() -> Begun:
-    """Return what calls of `begin` have begun."""
+    """Return the compilation that calls of `begin` have started."""
     return _State.begun
 
 
 def begin(stays: bool = True) -> bool:
     """Compile in another process, unless one does so already.
 
-    Where nothing can be stored, nothing is started unless this process `stays`.
+    If nothing can be stored, nothing is started unless this process `stays`.
 
-    Returns False where several have ended without a result, or none can be started: then this
-    process should compile, and show what goes wrong.
+    Returns False if several processes have ended without a result, or none can be started: then
+    this process should compile, and show the error.
     """
     with _State.lock:
         if _State.process is not None and _State.process.poll() is None:
@@ -127,7 +127,7 @@ def _locked() -> int:
 
 
 def _begin_without_store(stays: bool) -> bool:
-    """Have a process send what it compiles, as it cannot be stored; nothing unless this stays."""
+    """Start a process that sends its results, which cannot be stored, if this process stays."""
     if not stays:
         _State.begun = Begun.NOT_STORED
         return True
@@ -152,9 +152,9 @@ def _receive(receiving: Connection) -> None:
 
 
 def _start(arguments: list[str], descriptor: int) -> bool:
-    """Start a process that has this descriptor, in a session of its own: Ctrl-C does not reach it.
+    """Start a process with this descriptor in a new session, so that Ctrl-C does not reach it.
 
-    Returns False where that is not possible.
+    Returns False if that is not possible.
     """
     command = [sys.executable, "-P", "-m", __name__, *arguments]
     package = Path(__file__).parents[3]
@@ -185,7 +185,7 @@ def _start(arguments: list[str], descriptor: int) -> bool:
 
 
 def compile_here(descriptor: int | None = None) -> None:
-    """Compile everything and store it, or send it to a descriptor; with the lowest priority."""
+    """Compile everything with the lowest priority, and store it or send it to a descriptor."""
     _yield_to_others()
     sending = None if descriptor is None else Connection(descriptor, readable=False)
     if sending is not None:
@@ -198,7 +198,7 @@ def compile_here(descriptor: int | None = None) -> None:
 
 
 def _yield_to_others() -> None:
-    """Let all other processes come first, and end where something takes far too long."""
+    """Give all other processes precedence, and end this one if it takes far too long."""
     os.nice(19)
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
     signal.alarm(MAX_S)

@@ -1,10 +1,10 @@
-"""The constants of `auto`, in one place: what each means, its unit, and where its value comes from.
+"""The constants of `auto`, each with its meaning, its unit, and the source of its value.
 
 "Swept" gives the change of the mean acceptance length when the constant is halved; doubled, on
 the 240 document questions of the Spec-Bench recording at 32 nodes, each with the pool / without it.
-"Derived" follows from something else. What
-has no mark, or "guess", has no measurement behind it that is written down: constants of the policy,
-of costs and of scores cannot be swept on a recording, which has neither costs nor scores.
+A "derived" value follows from something else. A value without a mark, or marked "a guess", has no
+recorded measurement: constants of the policy, of costs and of scores cannot be swept on a
+recording, which has neither costs nor scores.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ngtcli.drafting.options import MethodOptions, option
 
 @dataclass(frozen=True, slots=True)
 class AutoConfig:
-    """See each field. Compiled code reads them once, when it is compiled."""
+    """The constants. Compiled code reads them once, when it is compiled."""
 
     # Blending (blend.py)
     orders: int = 7  # match lengths, 6 tokens down to 0; the fitted table has as many
@@ -40,7 +40,7 @@ class AutoConfig:
     # Observations that the fitted escape probabilities weigh. Swept: -0.17% / +0.15%;
     # +0.10% / -0.04%.
     trust: float = 100.0
-    # Observations that earlier answers of a process weigh at most; guess: 240 answers make fewer.
+    # Observations that earlier answers of a process weigh at most; a guess: 240 answers make fewer.
     most_observed: float = 20_000.0
     scores_escape: float = 0.7  # of scores before any was observed, as no recording holds scores
     unused_escape: float = 0.999  # of background and scores at order 0, never queried; derived
@@ -52,32 +52,34 @@ class AutoConfig:
     min_path_probability: float = 1e-200  # below it a path counts as impossible; derived: float64
 
     # The place that is copied (copies.py)
-    copy_key: int = 4  # tokens in a row by which a place is found; guess
-    copy_compared: int = 64  # tokens of two matches that are compared, to take the longer; guess
+    copy_key: int = 4  # tokens in a row by which a place is found; a guess
+    copy_compared: int = 64  # tokens of two matches that are compared, to take the longer; a guess
     # Tokens after a departure among which the copy may continue. Swept, code edits and news at 32
     # nodes: half and three times as many within 0.3% of it, with and without the pool.
     copy_window: int = 16
-    copy_firm: int = 3  # tokens in a row that make a place the new one after a departure; guess
-    copy_edit: int = 24  # tokens of a departure after which the place is given up; guess
+    copy_firm: int = 3  # tokens in a row that make a place the new one after a departure; a guess
+    copy_edit: int = 24  # tokens of a departure after which the place is given up; a guess
 
     # The log-linear stage (loglinear.py). "Tried": change of the mean acceptance length on the 240
     # document questions at 32 nodes, with the pool, of the same stage written in C++.
     stage_rate: float = 0.2  # of Adagrad's steps. Tried: 0.1 loses 0.1%; 0.3 changes nothing.
-    stage_max_factor: float = 1e3  # and 1 / 1000: bounds of e to the power of a weight; guess
-    stage_most_squares: float = 400.0  # what Adagrad's sums count at most in a later answer; guess
+    stage_max_factor: float = 1e3  # and 1 / 1000: bounds of e to the power of a weight; a guess
+    stage_most_squares: float = (
+        400.0  # what Adagrad's sums count at most in a later answer; a guess
+    )
     # Of a probability that a node needs to enter the tree, the share below which a candidate keeps
     # what the blend gives it. Tried: 0 and 0.3 change nothing, and take 3 times as many candidates.
     stage_share: float = 0.6
-    # In a chain also the share of the likeliest candidate's probability; guess.
+    # In a chain also the share of the likeliest candidate's probability; a guess.
     stage_chain_share: float = 1 / 64
     # Learning leaves smaller contributions to a candidate out. Tried: 1e-5 loses 0.3%, 6e-3 0.1%.
     stage_least: float = 3e-3
-    stage_before: int = 16  # tokens before the place last copied that count as near; guess
-    stage_behind: int = 64  # tokens behind it; guess
-    stage_tried: int = 64  # places of a pair of tokens that are compared, the last first; guess
-    stage_compared: int = 8  # tokens of two matches that are compared; guess
-    stage_step: int = 12  # tokens on to which a single one moves the place last copied; guess
-    stage_slots: int = 1 << 14  # of the table of tokens in the answer; guess
+    stage_before: int = 16  # tokens before the place last copied that count as near; a guess
+    stage_behind: int = 64  # tokens behind it; a guess
+    stage_tried: int = 64  # places of a pair of tokens that are compared, the last first; a guess
+    stage_compared: int = 8  # tokens of two matches that are compared; a guess
+    stage_step: int = 12  # tokens on to which a single one moves the place last copied; a guess
+    stage_slots: int = 1 << 14  # of the table of tokens in the answer; a guess
 
     # Search limits (drafter.py)
     # Share of the usual last node's probability below which nodes are skipped. Swept:
@@ -86,20 +88,20 @@ class AutoConfig:
     # Learning rate of that usual probability, a step. Swept: -0.01% / +0.04%; -0.08% / -0.14%.
     floor_rate: float = 0.2
     min_search: int = 8  # nodes that are always searched, however few paid last
-    search_growth: int = 2  # nodes searched, over those that paid last; guess
+    search_growth: int = 2  # nodes searched, over those that paid last; a guess
 
     # The model's own runners-up as a source (sources/scores.py). Measured with the built-in model
     # on its questions: mean acceptance length 8.69, without them 8.37.
     ranks_read: int = 3  # of the model's best tokens after a token are learned
     ranks_kept: int = 8  # successors kept of a token
-    rank_decay: float = 0.5  # of a successor's weight each time its token is scored; guess
-    min_rank_weight: float = 1e-3  # a successor below it is dropped; guess
+    rank_decay: float = 0.5  # of a successor's weight each time its token is scored; a guess
+    min_rank_weight: float = 1e-3  # a successor below it is dropped; a guess
 
     # Learned heads as sources (sources/heads.py)
-    heads: int = 4  # most learned heads at once; guess
-    guess_states: int = 512  # nodes of a step that heads guess after, all together; guess
-    # Lowest probabilities of a guess's likeliest token by which guesses differ; guess. Two times as
-    # many buckets and two are those of a table of escapes.
+    heads: int = 4  # most learned heads at once; a guess
+    guess_states: int = 512  # nodes of a step that heads guess after, all together; a guess
+    # Lower bounds of the probability of a head's likeliest token, which divide its proposals into
+    # buckets; a guess. A table of escapes has two times as many buckets plus two.
     guess_sure: tuple[float, ...] = (0.95, 0.8, 0.6, 0.4, 0.2)
     # Escape probability of a guess before any was observed, beside a match of so many tokens, and
     # the observations that it weighs. Swept with EAGLE-3's recorded success (tokens a step on
@@ -108,11 +110,13 @@ class AutoConfig:
     # 14.43, 14.67; from 0.4 to 0.98 by 5 3.45, 4.78; 15.44, 15.44; these 14.67, 15.44.
     guess_escapes: tuple[float, ...] = (0.3, 0.3, 0.4, 0.5, 0.7, 0.85, 0.95)
     guess_trust: float = 5.0
-    guess_trials: int = 8  # steps in which a head is asked before it is judged; guess
-    guess_rest: int = 64  # most steps between two questions to a head that does not pay; guess
-    pace_decay: float = 0.9  # a step, of the seconds and tokens by which a token's are known; guess
-    guess_rate: float = 0.05  # learning rate of what a head gains, a step; guess
-    guess_timings: int = 15  # calls of a head whose median time is its cost; guess
+    guess_trials: int = 8  # steps in which a head is asked before it is judged; a guess
+    guess_rest: int = 64  # most steps between two questions to a head that does not pay; a guess
+    pace_decay: float = (
+        0.9  # a step, of the seconds and tokens by which a token's are known; a guess
+    )
+    guess_rate: float = 0.05  # learning rate of what a head gains, a step; a guess
+    guess_timings: int = 15  # calls of a head whose median time is its cost; a guess
 
     # The pool of earlier answers (pool.py)
     # Tokens in a row that count as a quotation of the prompt. Swept: -0.77% / 0; +0.08% / 0.
@@ -121,7 +125,7 @@ class AutoConfig:
     tally_scale: int = 1000  # stored tallies are integers in units of 1 / 1000; derived: int32
 
     # The number of nodes (policy.py)
-    repeat_run: int = 4  # tokens in a row that, seen before, end a pause; guess
+    repeat_run: int = 4  # tokens in a row that, seen before, end a pause; a guess
     patience: int = 4  # proposals in a row that do not pay before a pause
     first_pause: int = 4  # steps of the first pause; each next one is twice as long
     longest_pause: int = 256  # steps
@@ -135,15 +139,15 @@ class AutoConfig:
     bins: int = 8  # of node probabilities: above 1/2, above 1/4, …; derived: down to 1/128
     trust_decay: float = 0.99  # of the accepted / expected tallies, a step
     first_drafting_s: float = 2e-4  # seconds; most that the first proposal counts as taking
-    drafting_rate: float = 0.05  # learning rate of the seconds that a proposal takes; guess
+    drafting_rate: float = 0.05  # learning rate of the seconds that a proposal takes; a guess
 
     # The cost of a pass (costs.py)
-    short_context: int = 1024  # tokens; contexts up to this length share a curve, then x 4; guess
-    table_age: int = 16  # steps for which a table of costs is used again; guess
-    slow_passes: int = 3  # slower passes of a size in a row after which its cost rises; guess
+    short_context: int = 1024  # tokens; contexts up to this length share a curve, then x 4; a guess
+    table_age: int = 16  # steps for which a table of costs is used again; a guess
+    slow_passes: int = 3  # slower passes of a size in a row after which its cost rises; a guess
     common_rate: float = 0.1  # share of a surprise that moves all sizes: the machine's speed
     own_rate: float = 0.03  # share that moves the size itself, a step since one of that size
-    most_own_rate: float = 0.5  # bound of the share above; guess
+    most_own_rate: float = 0.5  # bound of the share above; a guess
 
 
 CONFIG = AutoConfig()
@@ -151,10 +155,10 @@ CONFIG = AutoConfig()
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """`auto`'s own options.
+    """The options of `auto`.
 
     Attributes:
-        trust: How many observations the fitted escape probabilities weigh.
+        trust: The weight of the fitted escape probabilities, in observations.
         loglinear: Whether the log-linear stage follows the blend.
     """
 

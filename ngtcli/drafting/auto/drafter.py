@@ -1,4 +1,4 @@
-"""`auto`: all matches blended, the tree grown best-first, as many nodes as pay.
+"""`auto`: blends all matches and grows the tree best-first, with as many nodes as pay off.
 
 The continuations of all matches, in the generated text, the prompt with its documents, earlier
 answers of the model (the pool), a general text (background) and the model's own runners-up
@@ -8,8 +8,8 @@ best-first by the probability of whole paths (growth.py). The policy chooses how
 (policy.py). Escape probabilities start from `escapes.json` and the weights of the stage from
 `stage_weights.json`, both fitted on recorded runs; every emitted token moves them on.
 
-Of several sequences that one pass serves each has a drafter of its own. The nodes of all of them
-compete for the rows of the pass: the likeliest are taken, as many as the policy expects to pay.
+If one forward pass serves several sequences, each has its own drafter. The nodes of all of them
+compete for the rows of the pass: the likeliest are taken, as many as the policy expects to pay off.
 """
 
 import time
@@ -59,9 +59,9 @@ _REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True)
 class LearnedStep:
-    """Tokens that were learned at once, `start` to `end` of the log, and all as it was before.
+    """Tokens `start` to `end` of the log, which were learned at once, and the state before them.
 
-    `changes` and `weight_changes` are what the tokens taught; the others are those of Auto.
+    `changes` and `weight_changes` are what the tokens taught; the other fields are those of Auto.
     """
 
     start: int
@@ -75,11 +75,10 @@ class LearnedStep:
 
 
 class Auto(Drafter):
-    """The drafter of one sequence; `shared` is what it shares with drafters beside it.
+    """The drafter of one sequence; `shared` is the state that it shares with other drafters.
 
-    Without a pool nothing outlives an answer but the escape probabilities, the weights of the
-    log-linear stage and what scores taught.
-    With `heads_only` nothing is drafted but what the heads in the settings propose.
+    Without a pool only the escape probabilities, the weights of the log-linear stage and the ranks
+    learned from scores outlive an answer. With `heads_only`, only the heads in the settings draft.
     """
 
     origins = ORIGINS
@@ -141,12 +140,12 @@ class Auto(Drafter):
         self._pause = Pause()
 
     def propose(self, log: TokenLog, room: Room) -> Draft:
-        """Draft the likeliest continuations, at most `room.nodes` nodes and no more than pay."""
+        """Draft the likeliest continuations: at most `room.nodes` nodes, as many as pay off."""
         (draft,) = propose_together([self], [log], [room])
         return draft
 
     def learn(self, log: TokenLog, outcome: Outcome) -> None:
-        """Learn the model's best tokens after the root and after every node; then what came."""
+        """Learn the model's best tokens after the root and every node, then the emitted tokens."""
         if outcome.top is not None:
             scored = np.array((self.sources.last, *outcome.tree.tokens), np.int32)
             self.sources.scores.learn(scored, outcome.top)
@@ -158,7 +157,7 @@ class Auto(Drafter):
         self.shared.note_learning(time.perf_counter() - started)
 
     def close(self, keep: bool = True) -> PolicyReport | None:
-        """End an answer: it joins the pool, with the tallies as they now are."""
+        """End an answer: it joins the pool, with the current tallies."""
         log = self._log
         self._log = None
         if log is not None:
@@ -182,7 +181,7 @@ class Auto(Drafter):
     # --- following the log ---
 
     def sync(self, log: TokenLog) -> None:
-        """Learn what is new in `log`, and forget what was taken back."""
+        """Learn the new tokens in `log`, and forget those that were taken back."""
         self._log = log
         unchanged, new = log.since(self._mark)
         self._mark = log.mark
@@ -191,10 +190,10 @@ class Auto(Drafter):
         self._extend(new)
 
     def _go_back(self, log: TokenLog, length: int) -> None:
-        """Forget the tokens after the first `length`, and what they taught.
+        """Forget the tokens after the first `length`, and everything learned from them.
 
-        All is as before the steps in which they came; what else came in the first of these steps
-        is learned again.
+        The state is reset to that before the steps in which they came. The other tokens of the
+        first of these steps are learned again.
         """
         self._growth = None
         for use in self.sources.heads.uses:
@@ -212,7 +211,7 @@ class Auto(Drafter):
         self._extend(log.token_ids[self._length : length])
 
     def _extend(self, tokens: Sequence[int]) -> None:
-        """Count what became of the last draft, and learn the tokens that follow in the log."""
+        """Count the outcome of the last draft, and learn the tokens that follow in the log."""
         if not tokens:
             return
         start = self._length
@@ -248,9 +247,9 @@ class Auto(Drafter):
     # --- a draft, as `propose_together` makes it ---
 
     def search(self, log: TokenLog, room: Room) -> npt.NDArray[np.float64] | None:
-        """Find the likeliest nodes; return their falling probabilities, None in a pause.
+        """Find the likeliest nodes; return their descending probabilities, None in a pause.
 
-        Where few nodes paid in the last step, few are searched. A chain is searched to its end,
+        If few nodes paid off in the last step, few are searched. A chain is searched to its end,
         which costs little.
         """
         self.sync(log)
@@ -301,17 +300,17 @@ class Auto(Drafter):
         return Draft(tree, top_k)
 
     def rest_unless(self, pays: bool) -> bool:
-        """Learn whether the last draft paid; return whether a pause begins."""
+        """Learn whether the last draft paid off; return whether a pause begins."""
         return self._pause.learn(pays)
 
 
 def propose_together(
     drafters: Sequence[Auto], logs: Sequence[TokenLog], rooms: Sequence[Room]
 ) -> list[Draft]:
-    """Draft for the sequences of one forward pass, together no more nodes than pay.
+    """Draft for the sequences of one forward pass, together no more nodes than pay off.
 
-    All drafters have the same `Shared`. Where searching costs something, a sequence of which no
-    nodes pay pauses.
+    All drafters have the same `Shared`. If searching has a cost, a sequence none of whose nodes pay
+    off pauses.
     """
     if not drafters:
         return []
@@ -352,7 +351,7 @@ def batch_drafting(settings: DraftSettings = _SETTINGS, options: Options = _OPTI
 
 @lru_cache(maxsize=1)
 def compile_loops() -> None:
-    """Compile the inner loops, or load them: seconds once on a machine, then a quarter of one."""
+    """Compile the inner loops once per machine, or load them in a quarter of a second."""
     drafter = Auto(DraftSettings(costs=Costs({SHORT: CostCurve({1: 1.0})})))
     drafter.begin(Context((1, 2, 1, 2), references=((2, 1),), vocabulary=3))
     log = TokenLog((1, 2, 1, 2))

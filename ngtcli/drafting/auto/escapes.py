@@ -27,17 +27,17 @@ class TallyChanges:
 
 
 class EscapeTallies:
-    """Tallies that start as `trust` observations of given escape probabilities, few of heads.
+    """Tallies that begin as `trust` observations of initial escape probabilities, fewer for heads.
 
     Attributes:
-        heads: The row of the first learned head, which is after the last where there is none.
+        heads: The row of the first learned head; without heads, the number of rows.
         predicted: float64 (sources, orders, buckets), the expected number of tokens that a match
             predicted.
-        reached: The same of those that were left for it.
+        reached: The same for the number of tokens that were left for the match.
         escape: 1 - predicted / reached.
-        recent: float64 (sources, 2), of the last tokens learned alone, over all orders and buckets:
-            how many were left for a source, and by how much a head raised their probabilities over
-            what the others gave them.
+        recent: float64 (sources, 2), for the tokens learned last only, over all orders and buckets:
+            how many were left for a source, and by how much a head raised their probabilities
+            above those of the other sources.
         arrays: escape, predicted, reached, recent.
     """
 
@@ -56,9 +56,9 @@ class EscapeTallies:
         update_escapes(self.arrays)
 
     def restore(self, predicted: Floats | None, reached: Floats | None) -> None:
-        """Take over stored tallies, scaled down to `trust` observations at most.
+        """Restore stored tallies, scaled down to `trust` observations at most.
 
-        Nothing changes where there are none, or where they are of another shape.
+        Nothing changes if there are none, or if they have another shape.
         """
         if predicted is None or reached is None:
             return
@@ -75,7 +75,7 @@ class EscapeTallies:
         update_escapes(self.arrays)
 
     def bound(self) -> None:
-        """Limit the weight of observations, so that a process that runs for long still learns."""
+        """Limit the weight of observations, so that a long-running process still learns."""
         max_reached = max(CONFIG.most_observed, self._trust)
         weight = np.minimum(1.0, max_reached / np.maximum(self.reached, 1e-9))
         self.predicted *= weight
@@ -86,14 +86,14 @@ class EscapeTallies:
         return self._tallies.copy()
 
     def changes_since(self, before: Floats) -> TallyChanges:
-        """Return what was learned since the tallies were as `before`."""
+        """Return the changes of the tallies since `before`."""
         now = self._tallies.reshape(-1)
         earlier = before.reshape(-1)
         changed = np.flatnonzero(now != earlier)
         return TallyChanges(changed, earlier[changed], now[changed])
 
     def undo(self, changes: TallyChanges) -> None:
-        """Forget what was learned; what other sequences taught the same tallies since stays."""
+        """Undo changes; later changes by other sequences with the same tallies stay."""
         tallies = self._tallies.reshape(-1)
         changed = changes.cells
         learned = changes.after - changes.before
@@ -107,12 +107,12 @@ class EscapeTallies:
         update_escapes(self.arrays)
 
     def trust_heads(self) -> None:
-        """Believe all that heads propose."""
+        """Trust all proposals of heads."""
         self.predicted[self.heads :] = self._trust
         self.reached[self.heads :] = self._trust
         update_escapes(self.arrays)
 
     @property
     def stored(self) -> tuple[Floats, Floats]:
-        """`predicted` and `reached` to keep for other texts, without those of heads."""
+        """Return `predicted` and `reached` to store for other answers, without those of heads."""
         return self.predicted[: self.heads].copy(), self.reached[: self.heads].copy()

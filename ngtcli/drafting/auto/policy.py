@@ -1,19 +1,19 @@
-"""How many draft nodes pay: expected tokens against the measured cost of a pass.
+"""How many draft nodes pay off: expected tokens against the measured cost of a forward pass.
 
 A pass over k nodes emits one token and the accepted ones. With p_i the probability that node i is
 accepted and c(r) the seconds of a pass over r rows, the best k maximises
 
     (1 + p_1 + … + p_k) / (c(1 + k) + seconds of drafting)
 
-Where one pass serves s sequences, their nodes compete for its rows: with p_1, p_2, … the falling
-probabilities of the nodes of all of them, s takes the place of each 1.
+If one pass serves s sequences, their nodes compete for its rows: with p_1, p_2, … the descending
+probabilities of the nodes of all of them, s replaces each 1.
 
-The probabilities are corrected by how often nodes of such a probability were accepted of late. What
-a pass costs is measured on the device at hand and refined by every step (costs.py). Passes are
-padded to a few sizes, so that a k which fills its size is the best of those that need it.
+The probabilities are corrected by how often nodes of such a probability were accepted recently. The
+cost of a pass is measured on the device at hand and refined by every step (costs.py). Passes are
+padded to a few sizes, so that a k which fills its size is the best one that needs this size.
 
-After several proposals in a row that did not pay a text is not drafted for, until some steps have
-passed or it repeats itself or its prompt.
+After several proposals in a row that did not pay off, drafting pauses until some steps have passed,
+or the sequence repeats itself or its prompt.
 """
 
 from collections import Counter
@@ -30,15 +30,15 @@ Floats = npt.NDArray[np.float64]
 
 
 def averaged(average: float, seconds: float, rate: float) -> float:
-    """Return a moving average with the last seconds, which count as four averages at most."""
+    """Return a moving average with the last seconds, clipped to four times the average."""
     return average + rate * (min(seconds, 4 * average) - average) if average else seconds
 
 
 class Policy:
-    """Chooses the number of nodes of each step.
+    """The choice of the number of nodes of each step.
 
     `drafting_s` is the average time of a proposal in seconds; `tally` counts accepted and expected
-    nodes, fading with the steps.
+    nodes and decays with each step.
     """
 
     def __init__(self, curve: CostCurve) -> None:
@@ -49,7 +49,7 @@ class Policy:
         self.start(curve)
 
     def start(self, curve: CostCurve) -> None:
-        """Begin a run: costs are kept, what was counted of the text before is forgotten."""
+        """Begin a run: keep the costs, and forget the counts of the previous sequence."""
         self.curve = curve
         self.budgets: Counter[int] = Counter()
         self.stand_downs = 0  # pauses that have begun
@@ -66,11 +66,12 @@ class Policy:
         """Choose how many nodes to draft.
 
         Args:
-            probabilities: Of being accepted, falling, of the nodes of all sequences together.
+            probabilities: The probabilities that nodes are accepted, of all sequences together, in
+                descending order.
             sequences: The number of sequences that a forward pass serves.
 
         Returns:
-            How many nodes to draft, and how many pay. These differ where another number is tried.
+            How many nodes to draft, and how many pay off. These differ if another number is tried.
         """
         costs = self.curve.table(len(probabilities) + sequences)
         self.tally *= CONFIG.trust_decay ** (self._age + 1)
@@ -88,10 +89,10 @@ class Policy:
         return self.drafting_s < CONFIG.cheap_drafting * plain
 
     def _explore(self, probabilities: Floats, best: int, pays: bool, sequences: int) -> int:
-        """Return `best`, or now and then another size, so that a wrongly measured cost shows.
+        """Return `best`, or sometimes another size, to discover a wrongly measured cost.
 
-        Where drafts pay: twice the nodes, the best by the costs as calibrated, or none. Where not,
-        after many plain steps: the best by those costs, or 2 to 16 nodes.
+        If drafts pay off, this is twice the nodes, the best number by the calibrated costs, or
+        none. Otherwise, after many plain steps, it is the best by those costs, or 2 to 16 nodes.
         """
         self._proposals += 1
         turn, off = divmod(self._proposals, CONFIG.exploration)
@@ -108,12 +109,12 @@ class Policy:
         return min(len(probabilities), self.curve.filled(size) if size else 0)
 
     def learn_drafting(self, seconds: float) -> None:
-        """Learn what a proposal took; the first is slower than all others."""
+        """Learn the seconds that a proposal took; the first is slower than all others."""
         before = self.drafting_s or min(seconds, CONFIG.first_drafting_s)
         self.drafting_s = averaged(before, seconds, CONFIG.drafting_rate)
 
     def report(self) -> PolicyReport:
-        """Report what was decided, and on what grounds."""
+        """Return a report of the decisions and their grounds."""
         accepted, expected = self.tally.sum(axis=1)
         return PolicyReport(
             budgets=dict(self.budgets),
@@ -126,10 +127,10 @@ class Policy:
 
 
 class Pause:
-    """Pauses in drafting, each twice as long as the last one until a proposal pays.
+    """Pauses in drafting, each twice as long as the last one until a proposal pays off.
 
-    They begin after `patience` proposals in a row that did not. `left` are the steps that the pause
-    going on still has; a repetition ends it.
+    A pause begins after `patience` proposals in a row that did not. `left` is the number of steps
+    that remain of the current pause; a repetition ends it.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Pause:
         self._unpaid = 0  # proposals in a row that did not pay
 
     def goes_on(self, repeats: bool = False) -> bool:
-        """Begin a step; return whether it is one of a pause.
+        """Begin a step; return whether it is part of a pause.
 
         Args:
             repeats: Whether the sequence repeats itself, which ends a pause.
@@ -158,10 +159,10 @@ class Pause:
         return True
 
     def learn(self, pays: bool) -> bool:
-        """Learn whether a proposal paid; return whether a pause begins.
+        """Learn whether a proposal paid off; return whether a pause begins.
 
-        A proposal that does not pay begins a pause if it is the first after a pause, or one of
-        several in a row.
+        A proposal that does not pay off begins a pause if it is the first after a pause, or the
+        last of several in a row.
         """
         if pays:
             self._unpaid = 0

@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int32]
 class PoolCounts:
     """Counts of earlier answers and of `texts` that stay; several sequences may share them.
 
-    The trie is another one after all was counted again: whoever has the old one continues with it.
+    After a full recount the trie is a new one; a sequence that has the old one continues with it.
     """
 
     def __init__(self, texts: Sequence[Ints] = (), answers: Sequence[Ints] = ()) -> None:

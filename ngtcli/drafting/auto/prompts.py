@@ -1,4 +1,4 @@
-"""Counted prompts that are kept for the next question: most of it is often the same document."""
+"""Counted prompts, kept for the next question, which is often about the same document."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ Spans = Sequence[tuple[int, int]]
 # Last tokens of a prompt that can be taken back; 216 bytes each. Guess: a question is shorter, and
 # a conversation only grows.
 _TAIL = 4096
-_SHORT = 1024  # tokens of a prompt that is not kept: it is counted in a few milliseconds; guess
-_KEPT = 2  # prompts; guess: two documents that are asked about in turns
+_SHORT = 1024  # tokens of a prompt that is not kept: it is counted in a few milliseconds; a guess
+_KEPT = 2  # prompts; a guess: two documents that are asked about in turns
 
 
 class PromptCounts:
@@ -43,12 +43,12 @@ class PromptCounts:
         self._is_turned = False
 
     def put_first_met_first(self) -> None:
-        """As CountTrie.put_first_met_first."""
+        """Reverse the lists of children, as `CountTrie.put_first_met_first` does."""
         self.trie.put_first_met_first()
         self._is_turned = not self._is_turned
 
     def shared(self, ids: Ints, spans: Spans) -> int:
-        """Return how many tokens need not be counted again for another prompt; 0 if all must be."""
+        """Return how many tokens another prompt shares, which need not be counted again."""
         counted_spans = len(self.spans)
         if list(spans[:counted_spans]) != self.spans:
             return 0
@@ -60,7 +60,7 @@ class PromptCounts:
         return length if length >= self._first else 0
 
     def change_to(self, ids: Ints, spans: Spans) -> None:
-        """Make these the counts of another prompt, of which more than 0 tokens are shared."""
+        """Change these to the counts of another prompt, which shares more than 0 tokens."""
         length = self.shared(ids, spans)
         new_spans = spans[len(self.spans) :]
         if self._is_turned:
@@ -87,13 +87,13 @@ class PromptCounts:
 
 
 class PromptMemory:
-    """The prompts that were counted last, for those that come next."""
+    """The most recently counted prompts, for reuse by the next ones."""
 
     def __init__(self) -> None:
         self._kept: list[PromptCounts] = []
 
     def keep(self, counts: PromptCounts) -> None:
-        """Keep counts that nobody uses any more, unless they are short; the oldest go."""
+        """Keep unused counts, unless they are short, and drop the oldest ones."""
         if len(counts.ids) < _SHORT:
             return
         self._kept = [*self._kept, counts][-_KEPT:]

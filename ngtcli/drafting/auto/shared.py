@@ -23,15 +23,15 @@ _ROWS = (96, 128, 192, 256, 384, 512, 1024)
 
 
 class Shared:
-    """Policy, tallies, counts of earlier answers and of prompts, of one or several drafters.
+    """Policy, tallies, counts of earlier answers and of prompts, for one or several drafters.
 
-    With `single` there is one sequence at a time, whose passes refine the costs that are kept.
-    The costs of several sequences start from those of one and are not kept. Without costs every
-    node counts as paying, and so where all passes have the same rows.
+    With `single` there is one sequence at a time, whose passes refine the stored costs. The costs
+    of several sequences start from those of one and are not stored. Every node counts as paying off
+    if there are no costs, or if all passes have the same number of rows.
 
     Attributes:
-        policy: Decides the number of nodes; None where every node counts as paying.
-        texts: Counts of texts that stay, for the sequences that take no part in the pool.
+        policy: Decides the number of nodes; None if every node counts as paying off.
+        texts: Counts of texts that stay, for sequences that do not use the pool.
         earlier: Counts of these texts and of the pool, for all other sequences together.
         prompts: Counts of earlier prompts.
     """
@@ -65,14 +65,14 @@ class Shared:
     def settings_for(self, settings: DraftSettings, private: bool) -> DraftSettings:
         """Return the settings of one drafter of a batch.
 
-        It has no heads, which read one sequence alone, and no costs, which are here. A private
-        sequence has no pool either.
+        They have no heads, which read a single sequence, and no costs, which are shared. Those of
+        a private sequence have no pool either.
         """
         settings = replace(settings, costs=None, heads=None)
         return replace(settings, pool=None) if private else settings
 
     def tallies_of(self, settings: DraftSettings) -> EscapeTallies:
-        """Return the tallies of a sequence: the pool's, which all share, or else fitted ones."""
+        """Return the tallies of a sequence: those of the pool, which are shared, or fitted ones."""
         pool = settings.pool
         heads = len(settings.heads.guessers) if settings.heads else 0
         if pool is not None and self._tallies is not None:
@@ -97,7 +97,7 @@ class Shared:
     def begin(self, context: Context) -> None:
         """Begin a sequence; the policy of a single one begins with it, by the costs of its length.
 
-        Where all passes have the same rows a node costs nothing, and there is no policy.
+        If all passes have the same number of rows, a node costs nothing, and there is no policy.
         """
         self.end_step()
         if not self.single:
@@ -124,7 +124,7 @@ class Shared:
         self._pass = rows, seconds
 
     def end_step(self) -> None:
-        """Learn from what was noted since the last step."""
+        """Learn from the times noted since the last step."""
         drafting_s = self._drafting_s
         timed = self._pass
         self._drafting_s = 0.0
@@ -143,14 +143,15 @@ def share(
     """Share the nodes of a forward pass among sequences: the likeliest nodes win.
 
     Args:
-        searched: Of each sequence the falling probabilities that its nodes are accepted.
-        sequences: Tokens that the pass yields without drafts, each of which takes a row: one of
-            each sequence, and those that are certain.
-        policy: Decides how many nodes pay; None where all do.
+        searched: For each sequence, the probabilities that its nodes are accepted, in descending
+            order.
+        sequences: The number of tokens that the pass yields without drafts, each of which takes a
+            row: one for each sequence, and those that are certain.
+        policy: Decides how many nodes pay off; None if all do.
 
     Returns:
-        Of each sequence how many of its first nodes to draft, and how many of them pay. These
-        differ where the policy tries another number of nodes.
+        For each sequence, how many of its first nodes to draft, and how many of them pay off. These
+        differ if the policy tries another number of nodes.
     """
     if policy is None:
         return [(len(probabilities), len(probabilities)) for probabilities in searched]

@@ -17,19 +17,19 @@ from ngtcli.drafting.tries.counts import NONE
 
 Floats = npt.NDArray[np.float64]
 FITTED = Path(__file__).parent / "stage_weights.json"  # stage_weights.md says how it was made
-_MIN_TABLE = 1 << 10  # slots of a table of pairs of tokens; guess
+_MIN_TABLE = 1 << 10  # slots of a table of pairs of tokens; a guess
 
 
 def neutral_weights() -> Floats:
-    """Factors and sums, float64 (2, cells), that leave the blend as it is."""
+    """Return factors and sums, float64 (2, cells), that leave the blend unchanged."""
     return np.stack([np.ones(SIZE), np.zeros(SIZE)])
 
 
 @cache
 def first_weights() -> Floats:
-    """The fitted factors and sums, float64 (2, cells); not to be written to.
+    """Return the fitted factors and sums, float64 (2, cells), which must not be modified.
 
-    A feature that has other cells than those that were fitted begins with neutral weights.
+    A feature whose cells differ from the fitted ones begins with neutral weights.
     """
     weights = neutral_weights()
     stored = json.loads(FITTED.read_text(encoding="utf-8"))
@@ -73,7 +73,7 @@ class StageWeights:
         self.bound()
 
     def restore(self, factors: Floats | None, squares: Floats | None) -> None:
-        """Take over stored weights, unless there are none or they are of other cells."""
+        """Restore stored weights, unless there are none or their cells differ."""
         if factors is None or squares is None:
             return
         if not factors.shape == squares.shape == self.factors.shape:
@@ -84,7 +84,7 @@ class StageWeights:
         self.bound()
 
     def bound(self) -> None:
-        """Limit the weight of observations, so that a process that runs for long still learns."""
+        """Limit the weight of observations, so that a long-running process still learns."""
         np.minimum(self.squares, CONFIG.stage_most_squares, out=self.squares)
 
     def copied(self) -> Floats:
@@ -92,11 +92,11 @@ class StageWeights:
         return self._both.copy()
 
     def changes_since(self, before: Floats) -> WeightChanges:
-        """Return what was learned since the weights were as `before`."""
+        """Return the changes of the weights since `before`."""
         return WeightChanges(*changed_cells(before, self._both))
 
     def undo(self, changes: WeightChanges) -> None:
-        """Forget what was learned; what other sequences taught the same weights since stays."""
+        """Undo changes; later changes by other sequences with the same weights stay."""
         cells = changes.cells
         factors, squares = changes.before
         factors_after, squares_after = changes.after
@@ -110,7 +110,7 @@ class StageWeights:
 
     @property
     def stored(self) -> tuple[Floats, Floats] | None:
-        """Factors and sums to keep for other answers; None where the stage is off."""
+        """Return factors and sums to store for other answers; None if the stage is off."""
         if not len(self.factors):
             return None
         return self.factors.copy(), self.squares.copy()

@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.int32]
 PARAGRAPH = "\n"
 LONGEST = 6  # words of a phrase; derived: contexts of `auto` have 6 tokens
 MOST_PACKED = 4_000_000  # bytes of a file; derived: what may ship
-MOST = 64_000_000  # bytes of its text, and of what reading it may take; guess
+MOST = 64_000_000  # bytes of its text, and of what reading it may take; a guess
 PARAGRAPH_MARK = "\\n"
 
 

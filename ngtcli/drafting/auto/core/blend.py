@@ -56,7 +56,7 @@ SHARE, TOTAL = range(2)  # columns of `masses`
 
 
 class Query(NamedTuple):
-    """Room for all that predicts the next token, in the order in which it passes probability on.
+    """Buffers for all predictions of the next token, in the order in which they pass mass on.
 
     Attributes:
         keys: int32 (predictions, 5).
@@ -70,20 +70,20 @@ class Query(NamedTuple):
 
 @njit(inline="always")
 def new_query(matches: Any) -> Any:
-    """Room for all predictions that there may be."""
+    """Return a Query with room for all possible predictions."""
     size = matches.size + WAYS
     return Query(np.empty((size, 5), np.int32), np.empty((size, 2)))
 
 
 @njit(inline="always")
 def heads_from(tables: Any) -> int:
-    """The row of the first learned head, which is that after the last where there is none."""
+    """Return the row of the first learned head; without heads, the number of rows."""
     return int(tables.counted + COPY_ROWS)
 
 
 @unowned
 def advance(tables: Any, matches: Any, token: int) -> None:
-    """Extend all `matches`, int32 (sources, orders), by one token, in place, but what is copied."""
+    """Extend `matches`, int32 (sources, orders), by a token in place, except those of copies."""
     for source in range(tables.counted):
         walk(tables, source, matches[source], token)
     for head in range(heads_from(tables), len(matches)):
@@ -92,7 +92,7 @@ def advance(tables: Any, matches: Any, token: int) -> None:
 
 @unowned
 def advance_path(tables: Any, matches: Any, token: int) -> None:
-    """Extend all matches along a path of the tree, with what is copied."""
+    """Extend all matches along a path of the tree, including those of copies."""
     advance(tables, matches, token)
     follow(tables.copies, matches[tables.counted], token)
 
@@ -106,9 +106,9 @@ def match_end(plain: Any, matches: Any, token_ids: Any) -> None:
 
 @unowned
 def ask(tables: Any, matches: Any, escape: Any, least: float, query: Any) -> Any:
-    """List what predicts the next token in `query`: (how many there are, the mass that is left).
+    """List the predictions of the next token in `query`: (their number, the remaining mass).
 
-    What gives away less than `least` is left out, and everything after once no more is left.
+    A prediction that gives away less than `least` is left out. The list ends when less is left.
     """
     n, mass = 0, 1.0
     for way in range(WAYS):
@@ -154,7 +154,7 @@ def _list(
     total: float,
     credited: int,
 ) -> Any:
-    """List a prediction that gives away enough: (how many are listed, the mass it passes on)."""
+    """List a prediction that gives away enough: (the number listed, the mass it passes on)."""
     keys, e = query.keys, escape[source, order, bucket]
     share = mass * (1.0 - e)
     if share >= least:
@@ -171,7 +171,7 @@ def _list(
 
 @njit(inline="always")
 def _copy_keys(tables: Any, matches: Any, way: int) -> Any:
-    """Of what is copied: the source, order and bucket of its escape, and the credited source."""
+    """Return the source, order and bucket of a copy's escape, and its credited source."""
     state = matches[tables.counted]
     segment, credited = segment_of(tables.copies, state), 0
     for source in range(tables.counted):
@@ -185,9 +185,9 @@ def _copy_keys(tables: Any, matches: Any, way: int) -> Any:
 
 @unowned
 def blend(tables: Any, query: Any, n: int, least: float, candidates: Any, number: int) -> int:
-    """Fill `candidates` by the first `n` predictions of a query; returns how many there are.
+    """Fill `candidates` from the first `n` predictions of a query; return how many there are.
 
-    What heads propose comes last: a token that a match predicts as well is credited to the match.
+    Proposals of heads come last: a token that a match predicts as well is credited to the match.
 
     Args:
         least: Smaller contributions are left out.
@@ -216,6 +216,6 @@ def blend(tables: Any, query: Any, n: int, least: float, candidates: Any, number
 
 @njit(inline="always")
 def given_to(tables: Any, query: Any, i: int, token: int) -> float:
-    """The probability that prediction `i` of a query gives to `token`."""
+    """Return the probability that prediction `i` of a query gives to `token`."""
     source, node = query.keys[i, SOURCE], query.keys[i, NODE]
     return share_of(tables, source, node, query.masses[i, SHARE], query.masses[i, TOTAL], token)

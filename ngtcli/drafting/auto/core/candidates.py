@@ -10,13 +10,13 @@ from ngtcli.system.compiled import njit
 
 
 class Candidates(NamedTuple):
-    """Room for the blends of a tree, one after the other; all arrays but `slots` have one size.
+    """Buffers for the blends of a tree, one after another; all arrays but `slots` have one size.
 
     Attributes:
         tokens: int32, each token once.
         probabilities: float64, summed over all that predict the token.
         credited: int8, the source that predicted the token first, from the longest match.
-        evidence: int32, what the matches say of the token (loglinear.py).
+        evidence: int32, the evidence of the matches for the token (loglinear.py).
         slots: int32 (power of two, 2), a hash table: the number of a blend, and the index of a
             token in it. An entry with the number of another blend counts as free, so that the
             table is never cleared.
@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
 
 @njit(inline="always")
 def new_candidates(capacity: int, children: int) -> Any:
-    """Room for `capacity` tokens, of which the `children` likeliest are wanted."""
+    """Return buffers for `capacity` tokens, of which the `children` likeliest are needed."""
     slots = 1
     while slots <= capacity:
         slots *= 2
@@ -57,13 +57,13 @@ def add(
     source: int,
     evidence: int,
 ) -> int:
-    """Add to the probability of `token`; returns how many candidates there are then.
+    """Add to the probability of `token`; return the new number of candidates.
 
     Args:
         candidates: The first `size` of them are in use, and there is room for another.
         blend: The number of this blend, which is not 0.
         source: Credited with the token if it is new.
-        evidence: What the match says of the token.
+        evidence: The evidence of the match for the token.
     """
     slots = candidates.slots
     slot = token & (len(slots) - 1)

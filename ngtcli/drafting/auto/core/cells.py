@@ -1,8 +1,8 @@
-"""The features of the log-linear stage, in one table: name, range, and what each tells.
+"""The table of features of the log-linear stage: the name, range and meaning of each.
 
 A feature puts each candidate into one of its cells, and each cell has a weight (loglinear.py). No
-feature looks at a token id: what is known of a token is where it occurred, and the class of its
-text. Tokens of a damaged or foreign text are in some cell as well.
+feature depends on a token id, only on where the token occurred and on the class of its text. Tokens
+of a damaged or foreign text are in some cell as well.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ PLACES = 11  # 0, 1, 2, 3-4, 5-8, 9-16, 17-32, 33-63 tokens on; 1-4, 5-16 tokens
 
 
 class Feature(NamedTuple):
-    """A feature: its name, how many values each of its parts has, and what it tells."""
+    """A feature: its name, the number of values of each of its parts, and its meaning."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class Feature(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """The number of its cells."""
+        """Return the number of its cells."""
         cells = 1
         for values in self.shape:
             cells *= values
@@ -89,7 +89,7 @@ SIZE = sum(feature.cells for feature in FEATURES)
 
 
 def _starts() -> tuple[int, ...]:
-    """The number of the first cell of each feature."""
+    """Return the number of the first cell of each feature."""
     starts = []
     start = 0
     for feature in FEATURES:

@@ -9,8 +9,8 @@ few tokens later, where no match of several tokens can say so. One position in t
     answer  a b c x        departed: e is next if x replaced d, or d if x was inserted
     answer  a b c x e      copied again, from f on, as if after e or after a token left out
 
-The text has three segments: what the answer is said to be like, the prompt, and the answer so far.
-Each node of the tree has a state of its own, so that a chain is drafted across edits.
+The text has three segments: the predicted answer, the prompt, and the answer so far. Each node of
+the tree has a separate state, so that a chain is drafted across edits.
 """
 
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class CopyArrays(NamedTuple):
         text: int32, with room for more tokens after those in use.
         sizes: int64 (3,).
         places: int32 (power of two,), a hash table from the last `copy_key` tokens to the index
-            after which they stood last. It has no keys: what it gives is compared with the text.
+            after their last occurrence. It has no keys: each result is compared with the text.
     """
 
     text: Ints
@@ -57,7 +57,7 @@ class CopyArrays(NamedTuple):
 
 @unowned
 def follow(copies: Any, state: Any, token: int) -> None:
-    """Move a state on by one token of the answer, or of a path of the tree, in place."""
+    """Advance a state in place by one token of the answer, or of a path of the tree."""
     place = state[PLACE]
     if place == NONE:
         return
@@ -83,7 +83,7 @@ def follow(copies: Any, state: Any, token: int) -> None:
 
 @njit(inline="always")
 def _move_to(copies: Any, state: Any, place: int) -> None:
-    """Behind the end of the text stands the path, which is what was copied before: a loop."""
+    """Move to a place; one past the end of the text wraps around, because the copy is a loop."""
     state[PLACE] = place if place < copies.sizes[USED] else place - state[BEHIND]
 
 
@@ -91,8 +91,8 @@ def _move_to(copies: Any, state: Any, place: int) -> None:
 def extend_text(copies: Any, state: Any, token: int) -> None:
     """Append `token` to the text, which has room, and follow it, or find a longer match.
 
-    In a loop shorter than the window, a token that is new there is found as itself: the loop goes
-    on from where it was. Without that, recorded answers take up to 0.7% more steps.
+    In a loop shorter than the window, a token that is new there is found as itself: the loop
+    continues where it was. Without this rule, recorded answers take up to 0.7% more steps.
     """
     copies.text[copies.sizes[USED]] = token
     copies.sizes[USED] += 1
@@ -117,7 +117,7 @@ def extend_text(copies: Any, state: Any, token: int) -> None:
 
 @njit(inline="always")
 def _slot(copies: Any, end: int) -> Any:
-    """The slot in `places` of the tokens before index `end`."""
+    """Return the slot in `places` of the tokens before index `end`."""
     mixed = np.uint64(0)
     for index in range(end - _KEY, end):
         mixed = (mixed + np.uint64(copies.text[index] + 2)) * np.uint64(_SPREAD)
@@ -126,7 +126,7 @@ def _slot(copies: Any, end: int) -> Any:
 
 @njit(inline="always")
 def _common_length(text: Any, first: int, second: int) -> Any:
-    """The number of equal tokens before two indices, as far as they are compared."""
+    """Return the number of equal tokens before two indices, within the compared length."""
     length, longest = 0, min(first, _COMPARED)
     while length < longest and text[first - 1 - length] == text[second - 1 - length]:
         length += 1
@@ -143,7 +143,7 @@ def extend_by_all(plain: Any, state: Any, token_ids: Any) -> None:
 
 @njit()
 def shorten(plain: Any, length: int) -> None:
-    """Forget the tokens after the first `length`, and find those before them again."""
+    """Remove the tokens after the first `length`, and index the ones before them again."""
     copies = CopyArrays(plain[0], plain[1], plain[2])
     for end in range(max(length + 1, _KEY), copies.sizes[USED] + 1):
         copies.places[_slot(copies, end)] = NONE
@@ -156,10 +156,10 @@ def shorten(plain: Any, length: int) -> None:
 
 @njit(inline="always")
 def copied_token(copies: Any, state: Any, way: int) -> Any:
-    """The token that is copied next, or NONE.
+    """Return the token that is copied next, or NONE.
 
-    After a departure there are two: by way 0 as if as many tokens had been replaced, by way 1 as if
-    they had been inserted. Else there is way 0 alone.
+    After a departure there are two: way 0 assumes that the tokens since then replaced as many
+    others, way 1 that they were inserted. Otherwise there is only way 0.
     """
     if state[PLACE] == NONE or (state[DEPARTED] == 0 and way > 0):
         return NONE
@@ -171,7 +171,7 @@ def copied_token(copies: Any, state: Any, way: int) -> Any:
 
 @njit(inline="always")
 def segment_of(copies: Any, state: Any) -> int:
-    """The segment that is copied from."""
+    """Return the segment that is copied from."""
     if state[PLACE] >= copies.sizes[ANSWER]:
         return ANSWER_SEGMENT
     return LIKE_SEGMENT if state[PLACE] < copies.sizes[PROMPTED] else PROMPT_SEGMENT
@@ -179,7 +179,7 @@ def segment_of(copies: Any, state: Any) -> int:
 
 @njit(inline="always")
 def copy_order(state: Any) -> Any:
-    """The class, 0 to 6, of how long a copy has held or, after a departure, how long that is."""
+    """Return the class, 0 to 6, of the length of a copy or, after a departure, of the departure."""
     if state[DEPARTED] > 0:
         count = state[DEPARTED]
         return count - 1 if count < 5 else 4 if count < 7 else 5 if count < 10 else 6
@@ -191,10 +191,10 @@ def copy_order(state: Any) -> Any:
 
 @njit(inline="always")
 def copy_bucket(state: Any, distinct: int, way: int) -> int:
-    """The class, 0 to 11, of how long a copy had held before the last departure, and of one more.
+    """Return the class, 0 to 11, of a copy's length before its last departure and of a second fact.
 
-    That is the number of `distinct` continuations of the longest match or, after a departure, the
-    `way` to continue.
+    The second fact is the number of `distinct` continuations of the longest match or, after a
+    departure, the `way` to continue.
     """
     before = 0 if state[BROKEN] == NONE else 1 if state[BEFORE] < 8 else 2
     if before == 2 and state[BEFORE] >= 24:

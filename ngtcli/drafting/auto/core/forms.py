@@ -6,10 +6,10 @@
 | SORTED | counts of a general text (BackgroundArrays) | a row | its children, by falling count |
 | ROW | lists of candidates with weights (RowArrays) | a row | the candidates of the row |
 
-A source of the form ROW may do without a table: then its match is a token, its only candidate.
+A source of the form ROW may have no table: then its match is a token, its only candidate.
 
 The matches of a source, int32 (orders,), are those of the last k tokens for each order k, NONE
-where these tokens do not occur. A row of a table needs no more than one token: its order is 1.
+where these tokens do not occur. A row of a table needs only one token: its order is 1.
 """
 
 from typing import Any, NamedTuple
@@ -62,16 +62,16 @@ _SCANNED_SORTED = CONFIG.scanned_background
 
 
 class RowArrays(NamedTuple):
-    """Lists of candidates, one a row.
+    """Lists of candidates, one per row.
 
     Attributes:
         tokens: int32 (rows, width).
         weights: float32 (rows, width), 0.0 for no candidate.
         facts: float32 (rows, 2): the total of which a weight is a share, 0.0 where a row predicts
             nothing; and the bucket of the row's escape probability.
-        links: int32 (rows, 4), how tokens lead from row to row: the token that leads to a row, the
-            first row below it, the next with the same row above, and the row that any token leads
-            to; NONE where there is none. Without links the row after a token is that of its id.
+        links: int32 (rows, 4), how tokens lead from row to row: the token that leads to a row, its
+            first child row, its next sibling row, and the row that any token leads to; NONE where
+            there is none. Without links the row after a token is the row of its id.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -81,12 +81,12 @@ class RowArrays(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """All that predictions are drawn from.
+    """The tables of all sources, from which predictions are made.
 
     Attributes:
-        spec: int32 (sources, 8): first those that are asked order by order, then the two rows of
-            what is copied, then the learned heads.
-        counted: How many are asked order by order.
+        spec: int32 (sources, 8): first the sources that are queried order by order, then the two
+            rows of copies, then the learned heads.
+        counted: How many sources are queried order by order.
         tries, sorted, rows: The tables of each form, as plain tuples of their arrays.
         copies: The text that may be copied.
     """
@@ -113,7 +113,7 @@ PlainTables = tuple[
 
 @njit(inline="always")
 def named(plain: Any) -> Any:
-    """Tables from plain tuples."""
+    """Return Tables from plain tuples."""
     spec, counted, tries, in_order, rows, copies = plain
     named_copies = CopyArrays(copies[0], copies[1], copies[2])
     return Tables(spec, counted, tries, in_order, rows, named_copies)
@@ -121,7 +121,7 @@ def named(plain: Any) -> Any:
 
 @njit(inline="always")
 def trie_of(tables: Any, table: int) -> Any:
-    """The arrays of a trie, CountArrays."""
+    """Return the arrays of a trie, CountArrays."""
     plain = tables.tries[table]
     return CountArrays(plain[0], plain[1], plain[2], plain[3])
 
@@ -140,7 +140,7 @@ def _rows_of(tables: Any, table: int) -> Any:
 
 @njit(inline="always")
 def bucket_of(total: float, distinct: int) -> int:
-    """The bucket, 0 to 11, of a match seen `total` times with `distinct` continuations."""
+    """Return the bucket, 0 to 11, of a match seen `total` times with `distinct` continuations."""
     seen = 0 if total < 1.5 else 1 if total < 2.5 else 2 if total < 5.5 else 3
     varied = 0 if distinct == 1 else 1 if distinct == 2 else 2
     return seen * 3 + varied
@@ -148,7 +148,7 @@ def bucket_of(total: float, distinct: int) -> int:
 
 @njit(inline="always")
 def _sorted_bucket(nodes: Any, node: int) -> int:
-    """The bucket, 0 to 11, of how often a match was seen, and of its likeliest token's share."""
+    """Return the bucket, 0 to 11, of a match's count and of its likeliest token's share."""
     total = nodes[node, ALL_FOLLOWED]
     if total < _SEEN[0]:  # seen once: there is one continuation
         return 0
@@ -161,9 +161,9 @@ def _sorted_bucket(nodes: Any, node: int) -> int:
 
 @njit(inline="always")
 def match(tables: Any, source: int, node: int, order: int) -> Any:
-    """The counts of what followed a match: (their total, the bucket of its escape probability).
+    """Return the total count of tokens that followed a match, and the bucket of its escape.
 
-    The first is 0.0 where nothing did, and at orders at which the source is not asked.
+    The total is 0.0 if nothing followed, and at orders at which the source is not queried.
     """
     spec = tables.spec
     if node == NONE or order < spec[source, MIN_ORDER] or order > spec[source, MAX_ORDER]:
@@ -182,7 +182,7 @@ def match(tables: Any, source: int, node: int, order: int) -> Any:
 
 @njit(inline="always")
 def walk(tables: Any, source: int, matches: Any, token: int) -> None:
-    """Extend the `matches` of a source by a token, in place: those of k tokens to k + 1."""
+    """Extend the `matches` of a source by a token in place: matches of k tokens to k + 1."""
     spec = tables.spec
     form, table = spec[source, FORM], spec[source, TABLE]
     if form == TRIE:
@@ -201,7 +201,7 @@ def walk(tables: Any, source: int, matches: Any, token: int) -> None:
 
 @njit(inline="always")
 def _row_after(rows: Any, row: int, token: int) -> Any:
-    """The row that `token` leads to, or NONE."""
+    """Return the row that `token` leads to, or NONE."""
     if len(rows.links) == 0:
         return token if token < len(rows.tokens) else NONE
     if row == NONE or rows.links[row, ANY_BELOW] != NONE:
@@ -226,12 +226,12 @@ def continue_with(
     size: int,
     blend: int,
 ) -> int:
-    """Divide `share` among what followed a match; returns how many candidates there are then.
+    """Divide `share` among the tokens that followed a match; return the number of candidates.
 
     Args:
-        order: Of the match. At order 0 the most frequent tokens are read.
+        order: The order of the match. At order 0 the most frequent tokens are read.
         share: The probability that the match gives away.
-        total: As `match` has it.
+        total: The total that `match` returned.
         least: Smaller probabilities are left out.
         credited: The source that new candidates are credited to.
         candidates, size, blend: As for `candidates.add`.
@@ -280,7 +280,7 @@ def continue_with(
 
 @unowned
 def share_of(tables: Any, source: int, node: int, share: float, total: float, token: int) -> float:
-    """The part of `share`, which a match gives away, that `token` gets."""
+    """Return the part that `token` gets of `share`, which a match gives away."""
     form, table = tables.spec[source, FORM], tables.spec[source, TABLE]
     if form == TRIE:
         trie = trie_of(tables, table)
@@ -302,7 +302,7 @@ def share_of(tables: Any, source: int, node: int, share: float, total: float, to
 
 @njit(inline="always")
 def max_candidates(tables: Any) -> int:
-    """The most tokens that one blend can find."""
+    """Return the maximum number of tokens that one blend can find."""
     most = WAYS
     for source in range(len(tables.spec)):
         spec = tables.spec[source]
@@ -318,7 +318,7 @@ def max_candidates(tables: Any) -> int:
 
 @unowned
 def longest_match(tables: Any, matches: Any) -> int:
-    """The order of the longest match in a trie, 0 if there is none."""
+    """Return the order of the longest match in a trie, 0 if there is none."""
     for order in range(matches.shape[1] - 1, 0, -1):
         for source in range(tables.counted):
             node = matches[source, order]
@@ -330,10 +330,10 @@ def longest_match(tables: Any, matches: Any) -> int:
 
 @unowned
 def longest_matches(tables: Any, matches: Any) -> Any:
-    """The orders of the longest matches that something followed, 0 for none.
+    """Return the orders of the longest matches that something followed, 0 for none.
 
-    Returns (of all texts of the user's and the model's, of all general texts); texts that are no
-    evidence to the log-linear stage do not count.
+    The first is that in texts of the user and the model, the second that in general texts. Texts
+    that are no evidence to the log-linear stage do not count.
     """
     in_texts, in_general = 0, 0
     for source in range(tables.counted):
@@ -355,7 +355,7 @@ def longest_matches(tables: Any, matches: Any) -> Any:
 
 @unowned
 def continuations_of_longest(tables: Any, matches: Any) -> int:
-    """The number of tokens that have followed the longest match in the text that may be copied."""
+    """Return how many tokens have followed the longest match in the text that may be copied."""
     for order in range(matches.shape[1] - 1, 0, -1):
         distinct = 0
         for source in range(tables.counted):

@@ -26,7 +26,7 @@ _CHAIN_SHARE = CONFIG.stage_chain_share
 
 
 class Growth(NamedTuple):
-    """Nodes in the order of falling path probability; all arrays have one entry a node.
+    """Nodes in descending order of path probability; all arrays have one entry per node.
 
     Attributes:
         tokens: int32.
@@ -53,15 +53,15 @@ def grow(
     min_probability: float,
     children: int,
 ) -> Any:
-    """The `budget` likeliest nodes below the matches `root`, as a Growth in a plain tuple.
+    """Return the `budget` likeliest nodes below the matches `root`, as a Growth in a plain tuple.
 
     Args:
         plain: PlainTables.
         plain_stage: A Stage as a plain tuple.
         root: int32 (sources, orders), the matches of the end of the text.
         escape: float64 (sources, orders, buckets).
-        min_probability: Nodes less likely than about that are not searched.
-        children: The most children of a node; with 1 the tree is a chain.
+        min_probability: Nodes that are less likely than about this are not searched.
+        children: The maximum number of children of a node; with 1 the tree is a chain.
     """
     growth = Growth(
         np.empty(budget, np.int32),
@@ -107,12 +107,11 @@ def _fill(
     depths: Any,
     cells: Any,
 ) -> int:
-    """The loop of `grow`; the number of nodes. `matches[i + 1]` are those of node i.
+    """Run the loop of `grow`; return the number of nodes.
 
-    So is `depths[i + 1]` its depth; `cells` is room for `score`.
-
-    Behind the nodes that are taken, `growth` holds the likeliest of those that may come next, by
-    falling probability, no more than there is still room for.
+    `matches[i + 1]` and `depths[i + 1]` belong to node i; `cells` is a buffer for `score`. After
+    the taken nodes, `growth` holds the likeliest candidates for the next ones, in descending order
+    of probability, at most as many as there is still room for.
     """
     used, listed, path = 0, 0, 1.0
     while used < len(growth.tokens):
@@ -148,7 +147,7 @@ def _last_token(copies: Any) -> Any:
 def _least_scored(
     growth: Any, listed: int, path: float, least: float, candidates: Any, size: int, children: int
 ) -> float:
-    """The probability by the blend that a candidate needs to come into the tree, about."""
+    """Return about the probability by the blend that a candidate needs to enter the tree."""
     most = len(growth.tokens)
     if listed == most:
         least = max(least, growth.probabilities[most - 1] / path)
@@ -165,7 +164,7 @@ def _least_scored(
 def _offer(
     candidates: Any, size: int, path: float, parent: int, growth: Any, listed: int, children: int
 ) -> int:
-    """List the likeliest candidates after node `parent` - 1; how many nodes are listed then."""
+    """List the likeliest candidates after node `parent` - 1; return the number of listed nodes."""
     most, probabilities = len(growth.tokens), candidates.probabilities
     least = growth.probabilities[most - 1] / path if listed == most else _MIN_PATH / path
     for i in range(_rank(probabilities, size, least, candidates.best, children)):
@@ -188,9 +187,10 @@ def _offer(
 
 @njit(inline="always")
 def _rank(probabilities: Any, found: int, least: float, best: Any, most: int) -> int:
-    """Put the indices of the highest of `found` probabilities into `best`, falling; how many.
+    """Write the indices of the highest of `found` probabilities to `best`; return how many.
 
-    They are `most` at most, and above `least`. Of equal ones the first is first.
+    At most `most` indices are written, in descending order of probabilities above `least`. Equal
+    ones keep their order.
     """
     size = 0
     for i in range(found):
@@ -216,7 +216,7 @@ def _copy(old: Any, new: Any) -> None:
 
 @njit(inline="always")
 def _longest(nodes: Any) -> Any:
-    """The match of the highest order but 0."""
+    """Return the match of the highest order above 0."""
     for k in range(len(nodes) - 1, 0, -1):
         if nodes[k] != NONE:
             return nodes[k]
@@ -227,18 +227,19 @@ def _longest(nodes: Any) -> Any:
 def arrange(
     tokens: Any, parents: Any, credited: Any, matches: Any, nodes: int, spec: Any, borders: Any
 ) -> Any:
-    """The first `nodes` of a Growth, each followed by its likeliest child's subtree.
+    """Return the first `nodes` of a Growth, each followed by its likeliest child's subtree.
 
-    Among siblings the one that is first is the likeliest.
+    Among siblings the first is the likeliest.
 
     Args:
         tokens, parents, credited, matches: Arrays of the Growth.
         spec: As in Tables.
-        borders: Those of `learn_prompt`: a node that was first met between an even and the next
-            odd one is in a document.
+        borders: The result of `learn_prompt`: a node first counted between an even and the next
+            odd entry is in a document.
 
-    Returns int32 (4, nodes): tokens, parents, origins as indices into ORIGINS, and indices of the
-    nodes in the Growth.
+    Returns:
+        int32 (4, nodes): tokens, parents, origins as indices into ORIGINS, and indices of the nodes
+        in the Growth.
     """
     order = _depth_first(parents[:nodes])
     place, out = np.empty(nodes, np.int32), np.empty((4, nodes), np.int32)
@@ -267,7 +268,7 @@ def _in_document(node: int, borders: Any) -> bool:
 
 @njit()
 def _depth_first(parents: Any) -> Any:
-    """Node indices, int32 (n,), parent before child, the subtree of the first sibling first."""
+    """Return node indices, int32 (n,), parent before child, first sibling's subtree first."""
     n = len(parents)
     first, following = np.empty(n + 1, np.int32), np.empty(n, np.int32)
     for i in range(n + 1):

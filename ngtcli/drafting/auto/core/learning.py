@@ -1,4 +1,4 @@
-"""Learning from emitted tokens: which matches predicted them; the texts grow by them. Compiled.
+"""Learning from emitted tokens: the matches that predicted them, and growing texts. Compiled.
 
 A token's probability is a sum over matches (blend.py). In the expectation step of learning the
 blend each match that predicted an observed token is credited with its share of that sum.
@@ -45,14 +45,15 @@ REACHES, GAINS = range(2)  # columns of `recent`
 
 @unowned
 def attribute(tables: Any, matches: Any, token: int, tallies: Any, query: Any, given: Any) -> Any:
-    """Expectation step: divide one observed token among the matches that predicted it.
+    """Divide one observed token among the matches that predicted it (expectation step).
 
     Args:
-        tallies: The arrays of EscapeTallies; `predicted`, `reached` and `recent` are added to.
-        query: Room for all predictions.
-        given: float64, room for the probability that each prediction gave the token.
+        tallies: The arrays of EscapeTallies; `predicted`, `reached` and `recent` are updated.
+        query: A buffer for all predictions.
+        given: float64, a buffer for the probability that each prediction gave the token.
 
-    Returns the blended probability, and how many predictions the query lists.
+    Returns:
+        The blended probability, and how many predictions the query lists.
     """
     escape, predicted, reached, recent = tallies
     n, mass = ask(tables, matches, escape, 0.0, query)
@@ -90,7 +91,7 @@ def learn_output(
     open_nodes: Any,
     used: int,
 ) -> Any:
-    """Learn emitted tokens, one after the other: attribute each, then let matches and texts grow.
+    """Learn emitted tokens one by one: attribute each, then extend matches and texts.
 
     Args:
         plain: PlainTables.
@@ -98,9 +99,10 @@ def learn_output(
         least: Smaller contributions to a candidate teach the stage nothing.
         token_ids: int32; the answer's trie and the text that may be copied have room for them.
         tallies: As for `attribute`.
-        own: The number of the answer's trie among the tries; `open_nodes` and `used` are its.
+        own: The index of the answer's trie among the tries; `open_nodes` and `used` belong to it.
 
-    Returns how many nodes of that trie are in use then.
+    Returns:
+        The new number of nodes in use in that trie.
     """
     tables, one, query = named(plain), np.empty(1, np.int32), new_query(matches)
     given, stage = np.empty(len(query.keys)), named_stage(plain_stage)

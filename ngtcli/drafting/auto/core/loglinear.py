@@ -1,8 +1,8 @@
-"""A log-linear stage over the blend: which candidates come oftener than it says. Compiled.
+"""A log-linear stage that corrects the probabilities of the blend. Compiled.
 
-The blend (blend.py) knows how often a token followed a match. Other things tell as well whether it
-comes: in which texts the match stands, whether the token was in the answer a moment ago, whether it
-stands near the place that is being copied (cells.py). Each feature puts a candidate into one of its
+The blend (blend.py) knows how often a token followed a match. Other features predict the token as
+well: the texts in which the match is, whether the token occurred recently in the answer, whether it
+is near the place that is being copied (cells.py). Each feature puts a candidate into one of its
 cells. With the weights w of these cells the probability of a candidate c becomes
 
     P(c) = P_blend(c) * exp(w_1 + … + w_n) / Z
@@ -12,10 +12,10 @@ weights are 0: a maximum-entropy model (Berger, Della Pietra & Della Pietra 1996
 its prior. With all weights 0 it is the blend. After each emitted token the weights take one step
 along the gradient of the log-probability of that token (Adagrad; Duchi, Hazan & Singer 2011).
 
-What is kept of a weight w is its factor, exp(w). So scoring multiplies, and a step of d multiplies
-a factor by (2 + d) / (2 - d), which is exp(d) to the third order. There is no exponential function
-and no logarithm, which differ from library to library: products, quotients, sums and square roots
-in a fixed order give the same bits on every CPU.
+A weight w is stored as its factor, exp(w). So scoring multiplies factors, and a step of d
+multiplies a factor by (2 + d) / (2 - d), which is exp(d) with an error of third order. The code
+uses no exponential function and no logarithm, because they differ between libraries: products,
+quotients, sums and square roots in a fixed order give the same bits on every CPU.
 """
 
 from math import sqrt
@@ -63,7 +63,7 @@ _TRIED = CONFIG.stage_tried
 _COMPARED = CONFIG.stage_compared
 _STEP = CONFIG.stage_step
 _SPREAD = 0x9E3779B97F4A7C15  # as in tries/counts.py
-_NEGLIGIBLE = 1e-4  # errors below it teach nothing; guess
+_NEGLIGIBLE = 1e-4  # errors below it teach nothing; a guess
 
 
 class Stage(NamedTuple):
@@ -74,8 +74,8 @@ class Stage(NamedTuple):
         squares: float64 (cells,), for each weight the sum of its squared gradients.
         classes: int8 (tokens,), the class of each token; those after its end are of class 0.
         place: int64 (1,), the index in the text of what may be copied next, by the last tokens.
-        newest: int32 (power of two,), a hash table from two tokens to the index after which they
-            stood last in the text before the answer. It has no keys, as `places` in copies.py.
+        newest: int32 (power of two,), a hash table from two tokens to the index after their last
+            occurrence in the text before the answer. It has no keys, like `places` in copies.py.
         earlier: int32 (tokens of that text + 1,), for each index the one before in its chain.
         seen: int32 (power of two,), where a token was last in the answer; it has no keys either.
     """
@@ -91,7 +91,7 @@ class Stage(NamedTuple):
 
 @njit(inline="always")
 def named_stage(plain: Any) -> Any:
-    """A Stage from a plain tuple."""
+    """Return a Stage from a plain tuple."""
     factors, squares, classes, place, newest, earlier, seen = plain
     return Stage(factors, squares, classes, place, newest, earlier, seen)
 
@@ -101,7 +101,7 @@ def named_stage(plain: Any) -> Any:
 
 @njit(inline="always")
 def evidence_of(kind: int, order: int, count: float, total: float) -> int:
-    """The evidence of a match of `order` for a token that followed it `count` of `total` times."""
+    """Return the evidence of a match for a token that followed it `count` of `total` times."""
     if kind == NO_EVIDENCE:
         return 0
     often = 0 if count < 1.5 else 1 if count < 2.5 else 2 if count < 4.5 else 3
@@ -114,7 +114,7 @@ def evidence_of(kind: int, order: int, count: float, total: float) -> int:
 
 @njit(inline="always")
 def joined_evidence(known: int, further: int) -> int:
-    """The evidence of a token, joined with that of a match no longer than those before."""
+    """Return a token's evidence, joined with that of a match no longer than the earlier ones."""
     if known >> _CELL_SHIFT == 0:
         return known | further
     orders = further & ((1 << _CELL_SHIFT) - 1)
@@ -127,7 +127,7 @@ def joined_evidence(known: int, further: int) -> int:
 
 @njit(inline="always")
 def _order_of(evidence: int, kind: int) -> int:
-    """The order of the longest match of a kind plus 1, 0 for none."""
+    """Return the order of the longest match of a kind plus 1, 0 for none."""
     return (evidence >> (_ORDER_BITS * kind)) & _ORDER_MASK
 
 
@@ -138,7 +138,10 @@ def _class_of(stage: Any, token: int) -> int:
 
 @njit(inline="always")
 def _distance_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
-    """The range of how long ago the token was last in the answer, `depth` tokens after its end."""
+    """Return the range of the token's distance to its last occurrence in the answer.
+
+    The token is `depth` tokens after the end of the answer.
+    """
     index = stage.seen[token & (len(stage.seen) - 1)]
     if index == NONE or copies.text[index] != token:
         return 0
@@ -152,7 +155,7 @@ def _distance_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
 
 @njit(inline="always")
 def _place_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
-    """The range of the distance from the place last copied to the token's nearest occurrence."""
+    """Return the range of the distance from the last copied place to the nearest occurrence."""
     place, end = stage.place[0] + depth, copies.sizes[ANSWER]
     for index in range(place, min(place + _BEHIND, end)):
         if copies.text[index] == token:
@@ -183,7 +186,7 @@ def _factor(
     in_general: int,
     cells: Any,
 ) -> float:
-    """The product of the factors of a candidate; its cells, one for each feature, in `cells`.
+    """Return the product of a candidate's factors; write its cell of each feature to `cells`.
 
     `before` is the class of the token before; `in_texts` and `in_general` are as for `score`.
     """
@@ -234,9 +237,9 @@ def score(
         before: The token before them, `depth` tokens after the end of the text.
         longest: The orders of the longest matches of the last tokens: in the texts of the user and
             of the model, and in the general text.
-        least: Candidates that are less likely by the blend are not looked at: their weights are 0.
-        cells: int32 (rows, features), room for the cells of each candidate, NONE for no cell; with
-            a single row they are not kept.
+        least: Candidates that are less likely by the blend are not scored: their weights are 0.
+        cells: int32 (rows, features), a buffer for the cells of each candidate, NONE for no cell;
+            with a single row they are not kept.
     """
     tokens, probabilities, evidence = (
         candidates.tokens,
@@ -274,7 +277,7 @@ def score(
 
 @unowned
 def learn(stage: Any, candidates: Any, size: int, cells: Any, gradient: Any, token: int) -> None:
-    """One step of Adagrad towards `token`, after `score` of all candidates with their `cells`.
+    """Make a step of Adagrad towards `token`, after `score` of all candidates with `cells`.
 
     `gradient` is float64 (cells of the stage,), all 0, and is so again afterwards.
     """
@@ -301,11 +304,12 @@ def learn(stage: Any, candidates: Any, size: int, cells: Any, gradient: Any, tok
 
 @njit()
 def changed_cells(before: Any, after: Any) -> Any:
-    """The cells in which two float64 (2, cells) differ, and their columns of both.
+    """Return the cells in which two float64 (2, cells) differ, and their columns in both.
 
-    Compiled, as the same in numpy takes half of the time of the whole stage.
+    This is compiled, because numpy would take half of the time of the whole stage.
 
-    Returns int64 (changes,), and two float64 (2, changes).
+    Returns:
+        int64 (changes,), and two float64 (2, changes).
     """
     cells = np.empty(before.shape[1], np.int64)
     changes = 0
@@ -353,7 +357,7 @@ def follow_text(stage: Any, copies: Any) -> None:
 
 @njit(inline="always")
 def _slot(newest: Any, first: int, second: int) -> Any:
-    """The slot in `newest` of two tokens."""
+    """Return the slot in `newest` of two tokens."""
     key = (np.int64(first + 2) << np.int64(32)) | np.int64(second + 2)
     mixed = np.uint64(key) * np.uint64(_SPREAD)
     return np.int64(mixed >> np.uint64(20)) & (len(newest) - 1)

@@ -1,4 +1,4 @@
-"""How many nodes have the most tokens a second, and what came of nodes (policy.py). Compiled."""
+"""The number of nodes with the most tokens per second, by nodes' outcomes (policy.py). Compiled."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ ACCEPTED, EXPECTED = range(2)  # rows of a tally, float64 (2, bins)
 
 @njit()
 def bin_of(probability: float, bins: int) -> int:
-    """The bin of a probability: 0 from 1 to above 1/2, 1 to above 1/4, …, the last for the rest."""
+    """Return the bin of a probability: 0 above 1/2, 1 above 1/4, …, the last for the rest."""
     at, edge = 0, 0.5
     while probability <= edge and at < bins - 1:
         at, edge = at + 1, edge / 2
@@ -20,10 +20,10 @@ def bin_of(probability: float, bins: int) -> int:
 
 @njit()
 def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, tally: Any) -> None:
-    """Add to `tally` how many nodes of a search came true, and how many were expected to.
+    """Add to `tally` how many nodes of a search were right, and how many were expected to be.
 
-    The first three are those of its Growth; `emitted`, int32, are the tokens of the step. Nodes
-    count whether they were drafted or not, but those below the last emitted token.
+    The first three arguments belong to its Growth; `emitted`, int32, has the tokens of the step.
+    All nodes count, drafted or not, except those below the last emitted token.
     """
     node, depth = -1, 0
     unknown = np.zeros(len(tokens) + 1, np.bool_)  # of the node before; the root's is first
@@ -40,9 +40,9 @@ def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, 
 
 @njit()
 def trust_of(tally: Any) -> Any:
-    """Factors, float64 (bins,), that correct the probabilities of each bin: accepted / expected.
+    """Return factors, float64 (bins,), that correct probabilities per bin: accepted / expected.
 
-    A bin with few observations leans on all bins together, and these, at first, on the drafter.
+    A bin with few observations relies on all bins together, and these, at first, on the drafter.
 
     >>> trust_of(np.array([[0.0, 0.0], [0.0, 3.0]])).tolist()  # three expected, none accepted
     [0.25, 0.0625]
@@ -57,10 +57,15 @@ def trust_of(tally: Any) -> Any:
 
 @njit()
 def best_size(probabilities: Any, costs: Any, drafting_s: float, tally: Any, sequences: int) -> Any:
-    """(nodes with the most tokens a second, tokens then expected, speed-up over a plain step).
+    """Return the nodes with the most tokens per second, their expected tokens and the speed-up.
 
-    `probabilities`, float64, fall; `costs[r - 1]`, float64, are the seconds of a pass over r rows,
-    one of them for each of the `sequences`.
+    Args:
+        probabilities: float64, of the nodes, in descending order.
+        costs: float64; `costs[r - 1]` are the seconds of a forward pass over r rows, one of them
+            for each of the `sequences`.
+        drafting_s: The seconds that drafting takes.
+        tally: Accepted and expected nodes of each bin.
+        sequences: The number of sequences.
     """
     plain = costs[sequences - 1]
     best, expected, tokens = 0, float(sequences), float(sequences)
