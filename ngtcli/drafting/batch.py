@@ -1,4 +1,4 @@
-"""The drafters of the sequences that a forward pass serves, one sequence or several."""
+"""The drafters of the sequences that share a forward pass, one or several."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,10 +12,10 @@ ProposeTogether = Callable[[Sequence[Any], Sequence[TokenLog], Sequence[Room]], 
 
 
 class Drafting:
-    """Makes the drafters of a batch, and shares the draft nodes of a forward pass among them.
+    """A factory for the drafters of a batch, which divides the draft nodes of a pass among them.
 
-    Usually each drafter proposes by itself: the nodes are divided evenly, and those left over go to
-    the sequences in turns. A drafter whose sequence has ended is used again. With
+    Usually each drafter proposes separately: the nodes are divided evenly, and the remainder goes
+    to the sequences in turns. A drafter whose sequence has ended is reused. With
     `propose_together` each drafter may propose as many nodes as there are, and that function
     decides which of them are taken.
 
@@ -36,7 +36,7 @@ class Drafting:
         self._turn = 0  # the sequence that gets the first of the nodes left over
 
     def join(self, context: Context, log: TokenLog) -> Drafter:
-        """Return a drafter that has begun on a prompt, and knows what was emitted after it."""
+        """Return a drafter that has begun on a prompt, and has learned the emitted tokens."""
         drafter: Drafter
         if self._unused and not context.private:
             drafter = self._unused.pop()
@@ -64,7 +64,7 @@ class Drafting:
     def propose(
         self, drafters: Sequence[Drafter], logs: Sequence[TokenLog], rooms: Sequence[Room]
     ) -> list[Draft]:
-        """Return a draft for each sequence; an empty one where there is no room."""
+        """Return a draft for each sequence; it is empty if there is no room."""
         if self._propose_together is not None:
             return self._propose_together(drafters, logs, rooms)
         return [

@@ -1,4 +1,4 @@
-"""The cost of a pass of the model over k rows, as measured on the device at hand."""
+"""The cost of a forward pass over k rows, as measured on the device."""
 
 from bisect import bisect, bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,10 +21,10 @@ Points = dict[
 
 
 class CostCurve:
-    """Seconds of a pass by its rows (the root and its nodes), between and beyond what was measured.
+    """Seconds of a pass by its rows (the root and its nodes), interpolated and extrapolated.
 
-    `measured` are the seconds that calibration found, where `seconds` have moved on since. With
-    `sizes`, rising, a pass is padded to the next of them and costs what that size does.
+    `measured` are the seconds of the calibration, while `seconds` are updated later. With `sizes`,
+    ascending, a pass is padded to the next size and costs as much as that.
 
     >>> curve = CostCurve({1: 1.0, 3: 2.0})
     >>> curve.at(2), curve.at(5)
@@ -54,20 +54,20 @@ class CostCurve:
         self._since = 0
 
     def _size(self, rows: int) -> int:
-        """Return the size that a forward pass over `rows` is padded to; beyond the last: `rows`."""
+        """Return the size to which a pass over `rows` is padded; `rows` beyond the last size."""
         index = bisect_left(self.sizes, rows)
         return self.sizes[index] if index < len(self.sizes) else rows
 
     def filled(self, nodes: int) -> int:
-        """Return the most nodes that cost no more than `nodes`, as rows are padded."""
+        """Return the maximum number of nodes with the same padded cost as `nodes`."""
         return self._size(nodes + 1) - 1
 
     def _over(self, rows: Iterable[int], seconds: Sequence[float]) -> Floats:
         """Interpolate the seconds of passes over `rows`; beyond the last point the slope continues.
 
         Args:
-            rows: Of the passes.
-            seconds: At the points `self.rows`.
+            rows: The numbers of rows of the passes.
+            seconds: The seconds at the points `self.rows`.
         """
         sizes = np.array([self._size(count) for count in rows], np.int64)
         points = self.rows
@@ -78,28 +78,28 @@ class CostCurve:
         return interpolated
 
     def at(self, rows: int) -> float:
-        """Seconds of a pass over `rows` rows."""
+        """Return the seconds of a pass over `rows` rows."""
         return float(self._over([rows], self._seconds)[0])
 
     def table(self, max_rows: int) -> Floats:
-        """Return the seconds of passes over 1 to at least `max_rows` rows, a few steps old."""
+        """Return the seconds of passes over 1 to at least `max_rows` rows, from a few steps ago."""
         if len(self._table) < max_rows or self._step - self._since >= CONFIG.table_age:
             self._table = self._over(range(1, max(max_rows, 65) + 1), self._seconds)
             self._since = self._step
         return self._table
 
     def table_measured(self, max_rows: int) -> Floats:
-        """Return the seconds of passes over 1 to `max_rows` rows, as calibration found them."""
+        """Return the seconds of passes over 1 to `max_rows` rows by the calibration."""
         measured = _never_falling([self.measured[rows] for rows in self.rows])
         return self._over(range(1, max_rows + 1), measured)
 
     def learn(self, rows: int, seconds: float) -> None:
-        """Move the costs toward what a pass over `rows` just took.
+        """Move the costs towards the time that a pass over `rows` has just taken.
 
-        Of sizes passed all the time all costs move together, for it is the machine or the context
-        that changes; one not passed for long moves by itself, for it is its cost that is unknown.
-        Other work of the machine only ever adds to what a pass takes. So costs rise only where
-        several passes of a size in a row were slower, and then by the least of them.
+        For sizes in constant use all costs move together, because the machine or the context has
+        changed; a size not used for long moves alone, because only its cost is unknown. Other work
+        of the machine can only slow a pass down. So costs rise only if several passes of a size in
+        a row were slower, and then by the smallest difference.
         """
         self._step += 1
         rows = self._size(rows)
@@ -139,7 +139,7 @@ class CostCurve:
         """Return a curve with the lower of two costs at each size: its own, and that in `seconds`.
 
         Args:
-            seconds: By rows.
+            seconds: The other costs in seconds, by rows.
         """
         lower = {rows: min(cost, seconds.get(rows, cost)) for rows, cost in self.by_rows().items()}
         return CostCurve(lower, sizes=self.sizes)
@@ -150,10 +150,10 @@ class CostCurve:
 
 
 def _never_falling(seconds: Sequence[float]) -> list[float]:
-    """Lower the seconds of rising numbers of rows, so that none is above those after it.
+    """Lower the seconds of ascending numbers of rows, so that none is above a later one.
 
-    A pass may be padded to more rows, so it costs no more than they do; and what disturbs a
-    measurement adds to it. So of two that contradict each other the quicker is right.
+    A pass may be padded to more rows, so it costs no more than they do; and disturbances only
+    lengthen a measurement. So of two contradictory measurements the shorter one is right.
 
     >>> _never_falling([1.0, 9.0, 2.0, 3.0])
     [1.0, 2.0, 2.0, 3.0]
@@ -163,7 +163,7 @@ def _never_falling(seconds: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class StoredCurve:
-    """Seconds by rows, and those that calibration found. Raises ValueError as `CostCurve`."""
+    """Seconds by rows, and those of the calibration. Raises ValueError as `CostCurve` does."""
 
     seconds: Mapping[int, float]
     measured: Mapping[int, float]
@@ -175,8 +175,8 @@ class StoredCurve:
 class Costs:
     """A curve for each length of context, as a pass over a long one costs more.
 
-    Lengths are sorted into those up to 1,024 tokens, to 4,096, to 16,384, and so on. One that has
-    none starts from the nearest curve there is; the steps of its runs move it from there.
+    Lengths are grouped into up to 1,024 tokens, 4,096, 16,384, and so on. A group without a curve
+    starts from the nearest existing one, and the steps of its runs update it from there.
 
     >>> costs = Costs({1024: CostCurve({1: 1.0})})
     >>> for _ in range(3):
@@ -191,7 +191,7 @@ class Costs:
         self.curves = curves
 
     def at_length(self, tokens: int) -> CostCurve:
-        """Return the curve for a context of so many tokens."""
+        """Return the curve for a context of `tokens` tokens."""
         border = SHORT
         while border < tokens:
             border *= 4
@@ -210,7 +210,7 @@ class Costs:
 
 
 def costs_of(stored: Mapping[int, StoredCurve], sizes: tuple[int, ...]) -> Costs:
-    """Make costs of stored curves, of passes that are padded to `sizes`."""
+    """Return costs from stored curves, for passes that are padded to `sizes`."""
     curves = {
         length: CostCurve(curve.seconds, curve.measured, sizes) for length, curve in stored.items()
     }

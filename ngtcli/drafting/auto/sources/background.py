@@ -1,4 +1,4 @@
-"""Counts of a general text: common English, as it is shipped."""
+"""The source of common phrases: counts of a general English text, which ship with ngt."""
 
 from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.auto.core.cells import GENERAL as GENERAL_EVIDENCE
@@ -14,8 +14,8 @@ NOTHING = lay_out(())  # where there is no background
 class BackgroundSource(Source):
     """A background, which never changes.
 
-    It is not asked at order 0: with it the mean acceptance length is 2.800 in place of 2.801, and a
-    drafting step takes 2 us more.
+    It is not queried at order 0, which would change the mean acceptance length from 2.801 to 2.800
+    and add 2 us to a drafting step.
     """
 
     origin = BACKGROUND
@@ -30,7 +30,7 @@ class BackgroundSource(Source):
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """As fitted, at the orders at which it is asked."""
+        """Return the fitted escapes, at the orders at which the source is queried."""
         escapes = fitted(cls.origin).copy()
         escapes[:, 0] = CONFIG.unused_escape
         return escapes

@@ -1,4 +1,4 @@
-"""The place in the text that is being copied: in a predicted text, the prompt or the answer."""
+"""The source that follows the copied place: in a predicted text, the prompt or the answer."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ class CopySource(Source):
 
     It has two rows of escape probabilities: of a copy that continues, and after a departure. The
     first row of its matches holds the state of the copy (core/copies.py). Its tokens are credited
-    to the source that counts the segment which they are copied from.
+    to the source that counts the segment from which they are copied.
     """
 
     origin = PROMPT
@@ -46,11 +46,11 @@ class CopySource(Source):
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """As fitted."""
+        """Return the fitted escapes."""
         return fitted("copies")
 
     def begin(self, context: Context) -> None:
-        """Begin with the predicted text and the prompt; NONE is between them."""
+        """Begin with the predicted text and the prompt, with NONE between them."""
         like = predicted_ids(context)
         border = [NONE] if len(like) else []
         before = np.array([*like, *border, *context.ids], np.int32)
@@ -78,5 +78,5 @@ class CopySource(Source):
         return True
 
     def retract(self, count: int, output: Sequence[int]) -> None:
-        """Forget the last tokens of the text."""
+        """Remove the last tokens of the text."""
         shorten(tuple(self.arrays), int(self.arrays.sizes[USED]) - count)

@@ -1,4 +1,4 @@
-"""The proposals of learned heads in a step; each head is asked as often as it pays."""
+"""The proposals of learned heads in a step; each head is called as often as it pays off."""
 
 import time
 from collections import deque
@@ -37,14 +37,14 @@ _SURE = CONFIG.guess_sure
 
 
 class HeadUse:
-    """When a head is asked: as often as it pays, and now and then if it does not.
+    """The schedule of a head's calls: as often as they pay off, and rarely if they do not.
 
-    A guess pays if the tokens that it adds are worth more, at the seconds that one takes of late,
-    than the seconds it takes. `asked` says whether the head guessed in this step.
+    A call pays off if the tokens that it adds, at the recent time per token, are worth more than
+    the time of the call. `asked` says whether the head was called in this step.
 
-    The first call of a text, and the first after a rest, read all tokens since the call before: a
-    whole prompt, it may be. So after a rest the head is asked in two steps, and the time of the
-    second counts. The cost of a call is the median of several, since some capture a graph.
+    The first call of a sequence, and the first after a rest, read all tokens since the last call,
+    which may be a whole prompt. So after a rest the head is called in two steps, and the time of
+    the second counts. The cost of a call is the median of several, because some capture a graph.
     """
 
     def __init__(self) -> None:
@@ -56,23 +56,23 @@ class HeadUse:
         self._pause = Pause(patience=1, first=1, longest=CONFIG.guess_rest)
 
     def report(self) -> HeadReport:
-        """Report what was learned of the head."""
+        """Return a report on the head's calls and gains."""
         return HeadReport(self._asks, self._gain, self._first_s)
 
     @property
     def _first_s(self) -> float:
-        """The seconds of a call that reads the tokens of one step; 0.0 if none was timed."""
+        """Return the seconds of a call that reads the tokens of one step; 0.0 if none was timed."""
         return median(self._calls_s) if self._calls_s else 0.0
 
     def start(self) -> None:
-        """Begin a text."""
+        """Begin a sequence."""
         self.asked = False
 
     def wants(self, token_s: float) -> bool:
-        """Begin a step; return whether to ask the head.
+        """Begin a step; return whether to call the head.
 
         Args:
-            token_s: The seconds that a token takes; 0.0 if not known.
+            token_s: The seconds that a token takes; 0.0 if unknown.
         """
         self._was_asked = self.asked
         self.asked = not self._pause.goes_on()
@@ -82,7 +82,7 @@ class HeadUse:
         return self.asked
 
     def took(self, seconds: float) -> None:
-        """Learn the seconds of a call, if it read the tokens of one step alone."""
+        """Learn the seconds of a call, if it read only the tokens of one step."""
         if self._was_asked:
             self._calls_s.append(seconds)
 
@@ -90,8 +90,8 @@ class HeadUse:
         """Learn from a step.
 
         Args:
-            reached: The number of its tokens for which the head had a guess.
-            gain: By how much it raised the probabilities of the tokens that came.
+            reached: The number of its tokens for which the head had a proposal.
+            gain: By how much it raised the probabilities of the emitted tokens.
         """
         if not self.asked or not reached:
             return
@@ -104,8 +104,8 @@ class HeadSource(Source):
     """The proposals of the model's learned heads in a step: a row of escapes for each head.
 
     Their states share one table: each head has `guess_states` rows of it, the first of which is the
-    end of the text. A copied token leads to a state as a proposed one does, if the head was asked
-    for what follows it.
+    end of the text. A copied token leads to a state like a proposed one, if the head was called for
+    its continuation.
     """
 
     origin = HEAD
@@ -129,7 +129,7 @@ class HeadSource(Source):
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """Return a guess, by the length of the longest match beside a proposal."""
+        """Return guessed escapes, by the length of the longest match beside a proposal."""
         by_order = np.asarray(CONFIG.guess_escapes)[:, None]
         return np.broadcast_to(by_order, (1, ORDERS, BUCKETS))
 
@@ -139,9 +139,9 @@ class HeadSource(Source):
             use.start()
 
     def report(self) -> dict[str, HeadReport] | None:
-        """Report what was learned of the heads, by their kind; None without heads.
+        """Return reports on the heads by their kind; None without heads.
 
-        Of several heads of a kind all but the first have a number after it.
+        If there are several heads of a kind, all but the first have a number after it.
         """
         reports: dict[str, HeadReport] = {}
         for number, (head, use) in enumerate(zip(self.heads, self.uses, strict=True), 1):
@@ -150,7 +150,7 @@ class HeadSource(Source):
         return reports or None
 
     def propose(self, token_ids: Sequence[int], token_s: float) -> None:
-        """Ask the heads that are to be asked for what follows `token_ids`, for this step.
+        """Call the heads that pay off for continuations of `token_ids` in this step.
 
         `token_s` is as for `HeadUse.wants`.
         """
@@ -168,15 +168,15 @@ class HeadSource(Source):
             clock = time.perf_counter()
 
     def forget(self) -> None:
-        """Match nothing: proposals hold for one step."""
+        """Remove all matches, because proposals are valid for one step."""
         self.matches[:] = NONE
 
     def retract(self, count: int, output: Sequence[int]) -> None:
-        """Forget the proposals of a step that is taken back."""
+        """Remove the proposals of a step that is taken back."""
         self.forget()
 
     def _set(self, head: int, proposed: Guessed) -> None:
-        """Fill the rows of a head with its states, and with what leads to them."""
+        """Fill the rows of a head with its states and the tokens that lead to them."""
         count = min(len(proposed.tokens), _MAX_STATES)
         width = proposed.tokens.shape[1]
         first = head * _MAX_STATES
@@ -192,7 +192,7 @@ class HeadSource(Source):
         self.arrays.facts[rows, ROW_BUCKET] = levels + np.where(depths > 0, len(_SURE) + 1, 0)
 
     def _link(self, first: int, count: int, proposed: Guessed) -> Ints:
-        """Set what leads to the rows from `first` on; return their depths, int32 (count,)."""
+        """Link the rows from `first` on to their parents; return their depths, int32 (count,)."""
         links = self.arrays.links[first : first + count]
         links[:] = NONE
         depths = np.arange(count, dtype=np.int32)

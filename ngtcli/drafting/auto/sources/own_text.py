@@ -1,4 +1,4 @@
-"""The answer so far."""
+"""The source of the answer so far."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ class OwnTextSource(Source):
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """As fitted."""
+        """Return the fitted escapes."""
         return fitted(cls.origin)
 
     def begin(self, context: Context) -> None:
@@ -42,7 +42,7 @@ class OwnTextSource(Source):
         return True
 
     def retract(self, count: int, output: Sequence[int]) -> None:
-        """Count what is left."""
+        """Count the remaining tokens again."""
         self._count(output)
 
     def _count(self, output: Sequence[int]) -> None:

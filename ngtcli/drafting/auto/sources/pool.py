@@ -1,4 +1,4 @@
-"""Earlier answers of the model: the pool, and texts that are counted with it."""
+"""The source of earlier answers of the model: the pool, and texts that are counted with it."""
 
 from ngtcli.drafting.auto.core.cells import POOL as POOL_EVIDENCE
 from ngtcli.drafting.auto.core.forms import TRIE
@@ -8,7 +8,7 @@ from ngtcli.drafting.origins import POOL
 
 
 class PoolSource(Source):
-    """The earlier answers as they were counted when the answer began, and those that join since."""
+    """The earlier answers that were counted when the answer began, and those added since."""
 
     origin = POOL
     form = TRIE
@@ -21,16 +21,16 @@ class PoolSource(Source):
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """As fitted."""
+        """Return the fitted escapes."""
         return fitted(cls.origin)
 
     def begin(self, context: Context) -> None:
-        """Go over to the newest counts."""
+        """Switch to the newest counts."""
         self.trie = self._answers.trie
         self.table = tuple(self.trie.arrays)
 
     def refresh(self, tokens: int) -> bool:
-        """Notice where another sequence's answer has replaced the arrays."""
+        """Return whether another sequence's answer has replaced the arrays."""
         if self.trie.arrays.nodes is self.table[0]:
             return False
         self.table = tuple(self.trie.arrays)

@@ -1,4 +1,4 @@
-"""The text that the user says the answer is like."""
+"""The source of the predicted text, which the user expects the answer to resemble."""
 
 import numpy as np
 
@@ -13,9 +13,9 @@ _EMPTY = CountTrie(ORDERS)  # stays empty: shared by all answers for which nothi
 
 
 def predicted_ids(context: Context) -> Ints:
-    """The predicted text after the end of the prompt, int32; empty where nothing is predicted.
+    """Return the end of the prompt and the predicted text, int32; empty without a prediction.
 
-    So an answer that has not begun yet is like the beginning of that text.
+    With the end of the prompt, an answer that has not begun yet matches the start of that text.
     """
     if not len(context.predicted):
         return np.zeros(0, np.int32)
@@ -23,7 +23,7 @@ def predicted_ids(context: Context) -> Ints:
 
 
 class PredictedSource(Source):
-    """The predicted text, which stays as it is."""
+    """The predicted text, which never changes."""
 
     origin = PREDICTED
     form = TRIE
@@ -35,7 +35,7 @@ class PredictedSource(Source):
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """Those of the prompt.
+        """Return the fitted escapes of the prompt.
 
         Swept before copies were followed, on answers of the built-in model with 6% of the tokens
         edited, 30 questions at 32 nodes: 17.05; the prompt's squared 14.77, to the third power

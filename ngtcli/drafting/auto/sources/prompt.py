@@ -1,4 +1,4 @@
-"""The prompt, with its documents."""
+"""The source of the prompt, with its documents."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class PromptSource(Source):
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """As fitted."""
+        """Return the fitted escapes."""
         return fitted(cls.origin)
 
     def begin(self, context: Context) -> None:
@@ -48,7 +48,7 @@ class PromptSource(Source):
         self.borders = self._counts.borders
 
     def prefer_first(self) -> None:
-        """Of what followed equally often, take what is first in the prompt for likelier."""
+        """Prefer, among equally frequent continuations, the one that is first in the prompt."""
         if self._counts is not None:
             self._counts.put_first_met_first()
 

@@ -1,8 +1,8 @@
-"""The tokens that the model itself ranked high after a token, in earlier forward passes.
+"""The source of tokens that the model itself ranked high after a token in earlier forward passes.
 
-This is the candidate matrix of Token Recycling (Luo et al. 2024), but with weights, so that what
-was ranked high often is kept: each time a token's logits are seen, the weights of its successors
-are halved, and the best gain 1, 1/2, 1/3, …
+This is the candidate matrix of Token Recycling (Luo et al. 2024), but with weights, so that tokens
+which were often ranked high are kept: each time a token's logits are seen, the weights of its
+successors are halved, and the best gain 1, 1/2, 1/3, …
 """
 
 from typing import Any
@@ -66,7 +66,7 @@ def learn_ranks(tokens: Any, top_ids: Any, plain: Any) -> None:
 
 @njit(inline="always")
 def _gain(successors: Any, weights: Any, successor: int, gain: float) -> None:
-    """Add to the weight of a successor; a new one takes the place of the weakest."""
+    """Add to the weight of a successor; a new one replaces the weakest."""
     weakest = 0
     place = -1
     for j in range(len(weights)):
@@ -84,8 +84,7 @@ def _gain(successors: Any, weights: Any, successor: int, gain: float) -> None:
 class ScoreSource(Source):
     """The model's own runners-up after each token.
 
-    They are kept from answer to answer, but those of a private text are not, and it begins without
-    any.
+    They are kept from answer to answer, except for private sequences, which begin without any.
     """
 
     origin = SCORES
@@ -103,13 +102,13 @@ class ScoreSource(Source):
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """Return a guess, which the first steps correct: no recording holds logits."""
+        """Return guessed escapes, which the first steps correct; no recording has logits."""
         escapes = same_everywhere(CONFIG.scores_escape)
         escapes[:, 0] = CONFIG.unused_escape
         return escapes
 
     def begin(self, context: Context) -> None:
-        """Forget ranks that are private, or of another vocabulary."""
+        """Remove ranks that are private, or of another vocabulary."""
         if context.vocabulary != self.vocab_size or context.private or self._is_private:
             self._start(context.vocabulary)
         self._is_private = context.private

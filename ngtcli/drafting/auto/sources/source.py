@@ -1,7 +1,7 @@
 """The base of `auto`'s sources: a table of one of three forms, learning, and first escapes.
 
 A source is a file beside this one with a subclass of `Source`, and an entry in `table.py`. Compiled
-code knows nothing of it but the form of its table (core/forms.py).
+code knows only the form of its table (core/forms.py).
 """
 
 import json
@@ -36,8 +36,8 @@ class Resources:
 
     Attributes:
         answers: Counts of earlier answers.
-        background: Counts of a general text, None for none.
-        heads: The learned heads of the model, None for none.
+        background: Counts of a general text; None if there are none.
+        heads: The learned heads of the model; None if there are none.
         prompts: The counts of the last prompts.
     """
 
@@ -49,9 +49,9 @@ class Resources:
 
 @cache
 def fitted(name: str) -> Floats:
-    """Return escape probabilities that were fitted to recorded runs.
+    """Return the escape probabilities of a source that were fitted to recorded runs.
 
-    float64 (rows, orders, buckets), by the name of the source.
+    They are float64 (rows, orders, buckets).
 
     They were fitted by `tests/tools/fit_escapes.py`, in the history up to d643cb9d.
     """
@@ -65,16 +65,16 @@ def same_everywhere(escape: float) -> Floats:
 
 
 class Source:
-    """A source of predictions: subclasses set the first attributes, and write what they need.
+    """A source of predictions; subclasses set the first attributes and override methods.
 
     Attributes:
-        origin: What its tokens are shown as, a name of drafting/origins.py.
-        origin_in_document: The same of tokens that are in a document of the prompt.
+        origin: The displayed origin of its tokens, a name in drafting/origins.py.
+        origin_in_document: The same for tokens in a document of the prompt.
         form: TRIE, SORTED or ROW of core/forms.py.
-        orders: The lowest and the highest order at which the source is asked.
-        evidence: Which kind of evidence a match is to the log-linear stage (core/cells.py).
-        segment: The part of the text that may be copied which a TRIE counts, NONE for none.
-        rows: How many rows of escape probabilities and matches it has.
+        orders: The lowest and the highest order at which the source is queried.
+        evidence: The kind of evidence of a match for the log-linear stage (core/cells.py).
+        segment: The segment of the text that may be copied which a TRIE counts, NONE for none.
+        rows: The number of its rows of escape probabilities and matches.
         matches: int32 (rows, orders), those rows; shared with all other sources.
         table: The arrays of the form, as a plain tuple; empty for none.
         root: The match of no tokens at all, NONE where nothing can match.
@@ -92,11 +92,11 @@ class Source:
     root: int = 0
 
     def __init__(self, resources: Resources) -> None:
-        """Take what is needed of `resources`."""
+        """Store the needed `resources`."""
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """Return the escapes before anything was observed, float64 (rows, orders, buckets)."""
+        """Return the initial escapes, float64 (rows, orders, buckets)."""
         raise NotImplementedError
 
     def begin(self, context: Context) -> None:
@@ -112,10 +112,10 @@ class Source:
         return False
 
     def extend(self, tokens: Ints) -> None:
-        """Learn the next tokens of the answer, int32 (n,), which the matches now end with."""
+        """Learn the next tokens of the answer, int32 (n,), with which the matches now end."""
 
     def retract(self, count: int, output: Sequence[int]) -> None:
-        """Forget the last `count` tokens of the answer; `output` is left."""
+        """Remove the last `count` tokens of the answer; `output` remains."""
 
     def end(self) -> None:
         """End the answer."""

@@ -1,7 +1,7 @@
-"""The table of all sources, and what a drafter does with all of them at once.
+"""The table of all sources, and the operations of a drafter on all of them at once.
 
-To add a source: write its file beside this one (`predicted.py` is short), and add its class to
-SOURCES. Sources are asked in that order, at each order of matches from the longest on.
+To add a source, write its file beside this one (`predicted.py` is short), and add its class to
+SOURCES. Sources are queried in that order, at each order of matches from the longest on.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ AnySource = TypeVar("AnySource", bound=Source)
 
 
 class Sources:
-    """The sources of one drafter, and where the text so far matches in them.
+    """The sources of one drafter, and the matches of the text so far in them.
 
     Attributes:
         matches: int32 (rows, orders): a row for each of SOURCES, the two of copies, and one for
@@ -60,7 +60,7 @@ class Sources:
         spec: As in Tables of core/forms.py.
         arrays: All tables, for compiled code.
         stage: The log-linear stage after the blend.
-        own_text, prompt, scores, copies, heads: Those sources that a drafter knows.
+        own_text, prompt, scores, copies, heads: The sources that a drafter accesses by name.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Sources:
         """Make all sources.
 
         Args:
-            resources: What they are made of.
-            heads_only: Nothing but heads is ever matched, and no stage follows.
-            weights: Those of the log-linear stage after the blend; None for no stage.
+            resources: The objects that the sources share.
+            heads_only: Whether only heads are ever matched, and no stage follows.
+            weights: The weights of the log-linear stage after the blend; None for no stage.
         """
         if resources is None:
             resources = Resources()
@@ -116,7 +116,7 @@ class Sources:
 
     @property
     def repeats(self) -> bool:
-        """Return whether the last tokens stood in the text before, and something followed them."""
+        """Return whether the last tokens occurred earlier in the text, and something followed."""
         for source in (self.own_text, self.prompt):
             node = source.matches[0, _RUN]
             if node != NONE and source.trie.arrays.counts[node, FOLLOWED] > 0:
@@ -140,7 +140,7 @@ class Sources:
             source.end()
 
     def _match(self, token_ids: Sequence[int]) -> None:
-        """Match the end of the text from nothing."""
+        """Match the end of the text anew."""
         self.last = int(token_ids[-1]) if len(token_ids) else 0
         for source in self._all:
             source.start_matching()
@@ -149,12 +149,12 @@ class Sources:
             self._leave_out()
 
     def _leave_out(self) -> None:
-        """Match nothing in any source but the heads."""
+        """Remove the matches of all sources except the heads."""
         for source in (*self._by_order, self.copies):
             source.matches[:] = NONE
 
     def learn(self, tokens: Ints, tallies: EscapeTallies) -> None:
-        """Learn emitted tokens, int32: tally what predicted them, and extend the text."""
+        """Learn emitted tokens, int32: tally their predictions, and extend the text."""
         replaced = [source.refresh(len(tokens)) for source in self._growing]
         if any(replaced):
             self._gather()
@@ -180,12 +180,12 @@ class Sources:
             self.heads.forget()
 
     def retract(self, count: int, output: Sequence[int], matches: Ints) -> None:
-        """Forget the last `count` tokens that were learned.
+        """Remove the last `count` tokens that were learned.
 
         Args:
-            count: How many tokens.
-            output: The answer that is left.
-            matches: As they were at its end.
+            count: The number of tokens.
+            output: The remaining answer.
+            matches: The matches at its end.
         """
         for source in self._all:
             source.retract(count, output)
@@ -198,7 +198,7 @@ class Sources:
 
 @cache
 def first_escapes(heads: int = 0) -> Floats:
-    """Return the escape probabilities before anything was observed.
+    """Return the initial escape probabilities of all sources.
 
     Args:
         heads: The number of learned heads.
