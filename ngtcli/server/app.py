@@ -110,7 +110,7 @@ class Commands:
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The routes of the application that are for commands."""
+        """The routes for commands."""
         return [
             Route("/ask", _of_user(self._ask), methods=["POST"]),
             Route("/cancel/{id}", _of_user(self._cancel), methods=["POST"]),
@@ -136,7 +136,7 @@ class Commands:
 
     async def _ask(self, request: Request) -> Any:
         if request.headers.get(wire.STAMP) != self._server.stamp:
-            return Response(status_code=409)  # the command loads the model itself
+            return Response(status_code=409)  # The command then loads the model itself.
         return Exchange(self._answer, self._server.activity, wire.MAX_REQUEST_BYTES)
 
     async def _answer(self, exchange: Exchange, body: bytes) -> None:
@@ -171,12 +171,15 @@ class Commands:
             self._submitted.pop(ask.id, None)
 
     async def _until_loaded(self) -> AsyncGenerator[bytes]:
-        """Yield what is being done until the model is loaded."""
-        last = ""
+        """Yield the progress of loading until the model is loaded."""
+        last_progress = ""
         while not self._server.loaded.is_set():
             progress = self._server.progress
-            yield b"\n" if progress == last else wire.encode(Message("status", progress))
-            last = progress
+            if progress == last_progress:
+                yield b"\n"
+            else:
+                yield wire.encode(Message("status", progress))
+            last_progress = progress
             await anyio.sleep(_POLL_S)
 
 
@@ -191,7 +194,7 @@ def _warnings_of(settings: Settings) -> list[str]:
 def _of_user(
     endpoint: Callable[[Request], Coroutine[Any, Any, Any]],
 ) -> Callable[[Request], Coroutine[Any, Any, Any]]:
-    """Return an endpoint that is not there for others than the server's user."""
+    """Return an endpoint that answers 404 to everybody but the server's user."""
 
     async def for_user(request: Request) -> Any:
         if request.scope["owner"] != USER:
@@ -207,13 +210,13 @@ class OpenAi:
     def __init__(self, server: "Server", service: Service) -> None:
         self._server = server
         self._service = service
-        self._reporter = reporting.current()  # gets what fails and is not for clients
+        self._reporter = reporting.current()  # gets the errors that are not for clients
         self._threads = Threads()
-        self._began = int(time.time())
+        self._created = int(time.time())
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The routes of the application that are for all."""
+        """The routes for all clients."""
         posts = [Route(path, partial(self._post, path), methods=["POST"]) for path in _FORMATS]
         return [
             *posts,
@@ -228,11 +231,11 @@ class OpenAi:
         return JSONResponse({"status": "ok"})
 
     async def _models(self, request: Request) -> Response:
-        about = {"object": "model", "created": self._began, "owned_by": "ngt"}
+        fields = {"object": "model", "created": self._created, "owned_by": "ngt"}
         name = request.path_params.get("name")
         if name is not None:
-            return JSONResponse({"id": self._service.checked(name), **about})
-        models = [{"id": name, **about} for name in self._service.models]
+            return JSONResponse({"id": self._service.checked(name), **fields})
+        models = [{"id": name, **fields} for name in self._service.models]
         return JSONResponse({"object": "list", "data": models})
 
     async def _documents(self, request: Request) -> Response:
@@ -240,8 +243,9 @@ class OpenAi:
 
     async def _post(self, path: str, request: Request) -> Any:
         """Answer a request to one of the paths."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a page may send other kinds without asking first
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        # A browser lets any page send other types without asking first.
+        if content_type != "application/json":
             raise RequestError(
                 "the content type of the body is not application/json",
                 "Send the header Content-Type: application/json.",
@@ -253,7 +257,7 @@ class OpenAi:
         return Exchange(partial(self._answer, path), self._server.activity)
 
     async def _answer(self, path: str, exchange: Exchange, body: bytes) -> None:
-        """Answer, or say what went wrong: as the response, or within what has begun."""
+        """Answer, or report the error: as the response, or at the end of one that has begun."""
         parser, reply_class = _FORMATS[path]
         reply: Reply | None = None
         try:
@@ -352,6 +356,6 @@ def error_reply(status: int, code: str, message: str, param: str | None = None) 
         message: The error in words.
         param: The parameter of the request that is wrong, if any.
     """
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    about = {"message": message, "type": kind, "param": param, "code": code}
-    return JSONResponse({"error": about}, status)
+    error_type = "server_error" if status >= 500 else "invalid_request_error"
+    details = {"message": message, "type": error_type, "param": param, "code": code}
+    return JSONResponse({"error": details}, status)
