@@ -275,9 +275,11 @@ class Tools:
 
         At most 20,000 characters come at once; give the end of one call as the next one's start.
         """
-        shown = (await self._chosen([document], Progress(context))).documents[0]
-        range_start, range_end = 0, len(shown.text)
-        if page is not None:
+        shown = (await self._select([document], Progress(context))).documents[0]
+        if page is None:
+            range_start = 0
+            range_end = len(shown.text)
+        else:
             range_start, range_end = _page_range(shown, page)
         size = range_end - range_start
         start += range_start
@@ -304,16 +306,16 @@ class Tools:
         """
         progress = Progress(context)
         settings = self._service.tasks.by_name["ask"][0]
-        chosen = (await self._chosen(documents, progress)).documents
-        search = Search(chosen, settings, _checked_question(question), limit)
+        selected = (await self._select(documents, progress)).documents
+        search = Search(selected, settings, _checked_question(question), limit)
         with reporting_to(progress):
             ranking = await self._threads.run(rank, search)
         passages = []
         for ranked in ranking.passages[:limit]:
             location = ranking.index.place(ranked.passage)
-            fields = _passage_fields(chosen[location.document], location.start, location.end)
+            fields = _passage_fields(selected[location.document], location.start, location.end)
             passages.append(FoundPassage(*fields, round(ranked.scores.score, 6)))
-        return FoundPassages(passages, len(ranking.index), len(chosen), progress.remarks)
+        return FoundPassages(passages, len(ranking.index), len(selected), progress.remarks)
 
     async def ask(
         self,
@@ -361,7 +363,7 @@ class Tools:
         """
         progress = Progress(context)
         with self._activity:
-            loaded = await self._chosen(names, progress)
+            loaded = await self._select(names, progress)
             values: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
             request = self._service.tasks.request(task, question, loaded=loaded, **values)
             started = time.perf_counter()
@@ -388,7 +390,7 @@ class Tools:
         with reporting_to(progress):
             return await self._threads.run(self._service.folder.documents)
 
-    async def _chosen(self, names: Sequence[str] | None, progress: Progress) -> Loaded:
+    async def _select(self, names: Sequence[str] | None, progress: Progress) -> Loaded:
         """Return the documents of these names, in the order of the list. Raises RequestError."""
         loaded = await self._loaded(progress)
         if names == []:

@@ -102,8 +102,8 @@ def parse_page_request(service: Service, body: bytes) -> ApiRequest:
     if form.task == "ask" and not text:
         raise RequestError("the question is empty", "Ask something.", "question")
     served = service.folder.documents() if form.names and service.folder else Loaded(())
-    chosen = select_documents(served, form.names, "Load the page again.").documents
-    documents = (*chosen, *request_documents(form.documents))
+    selected = select_documents(served, form.names, "Load the page again.").documents
+    documents = (*selected, *request_documents(form.documents))
     if not documents:
         raise RequestError("no documents are given", "Choose one, or add a text.", "documents")
     values: dict[str, Any] = {"passages": form.passages} if form.passages else {}
