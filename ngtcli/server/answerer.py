@@ -38,7 +38,7 @@ class Answerer:
 
     @property
     def loaded(self) -> bool:
-        """Whether a model was loaded here."""
+        """True once a model was loaded here."""
         return bool(self._loaded)
 
     def check(self, settings: Settings) -> None:

@@ -225,12 +225,14 @@ class Exchange:
                 start = {"type": "http.response.start", "status": 200, "headers": headers}
                 await self._send_message(start)
             if piece:
-                await self.send(piece, more=True)
+                await self.send(piece, more_body=True)
         await self.send(b"")
 
-    async def send(self, piece: bytes, more: bool = False) -> None:
+    async def send(self, piece: bytes, more_body: bool = False) -> None:
         """Send the next piece of a response that has begun."""
-        await self._send_message({"type": "http.response.body", "body": piece, "more_body": more})
+        await self._send_message(
+            {"type": "http.response.body", "body": piece, "more_body": more_body}
+        )
 
     async def _send_message(self, message: Message) -> None:
         self.has_begun = True

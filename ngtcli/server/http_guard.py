@@ -84,7 +84,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True where only this machine can reach the address."""
         return _is_loopback(self.host)
 
     def shown(self, port: int) -> str:
@@ -172,7 +172,8 @@ def user_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
             for line in lines:
                 fields = line.split()
                 if fields[1:3] == ends:
-                    user, inode = fields[7], fields[9]
+                    user = fields[7]
+                    inode = fields[9]
                     return int(user) if inode != b"0" else None
     return None
 

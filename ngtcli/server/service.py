@@ -1,4 +1,4 @@
-"""What is served over HTTP: a model under a name, its tasks, and the documents of a folder."""
+"""The service over HTTP: a model under a name, its tasks, and the documents of a folder."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
