@@ -195,7 +195,7 @@ class Outcome:
 
 
 class Drafter:
-    """Proposes draft trees for one sequence at a time. Subclasses implement `propose`.
+    """A drafter, which proposes draft trees for one sequence at a time by `propose`.
 
     For each sequence: `begin` with its prompt; for every forward pass `propose` and `learn`; at the
     end `close`. The log has the tokens of the sequence. Its last tokens may be expected tokens,

@@ -1,4 +1,4 @@
-"""The guesses of learned heads: a few likely tokens after each of some nodes. Knows no torch."""
+"""The guesses of learned heads: a few likely tokens after each of some nodes. Without torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class Guessed:
     Attributes:
         tokens: int32 (m, width), width at most WIDTH.
         probabilities: float64 (m, width), among all tokens that the head knows.
-        led: int32 (2, m - 1): of each node but the first the number of its parent, which comes
-            before it, and the token that leads to it. None where guesses do not depend on the
-            tokens that lead to a node: then node d stands for all nodes of depth d.
+        led: int32 (2, m - 1): for each node but the first, the number of its parent, which comes
+            before it, and the token that leads to it. None if guesses do not depend on the tokens
+            that lead to a node: then node d represents all nodes of depth d.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -33,30 +33,30 @@ NOTHING = Guessed(np.zeros((0, 0), np.int32), np.zeros((0, 0)))
 
 
 class Guesser(Protocol):
-    """A learned head that has read what was accepted so far. Its guesses are `depth` deep."""
+    """A learned head that has read the accepted tokens. Its guesses are `depth` deep."""
 
     @property
     def kind(self) -> str:
-        """The head's kind, which origins name."""
+        """Return the head's kind, which is part of the names of origins."""
 
     @property
     def depth(self) -> int:
-        """Return how deep a guessed node can be."""
+        """Return the maximum depth of a guessed node."""
 
     def first(self, root: int) -> Guessed:
-        """Guess what follows the last token, `root`, which follows all rows read."""
+        """Guess the tokens after the last token, `root`, which follows all rows that were read."""
 
 
 class StateReader(Protocol):
-    """Reads the hidden states of a sequence's tokens, as they are prefilled or accepted."""
+    """A reader of the hidden states of a sequence's tokens, as these are prefilled or accepted."""
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The hidden states that it wants, as transformers numbers `hidden_states`."""
+        """Return the hidden states that it reads, as transformers numbers `hidden_states`."""
 
     @property
     def reads_all(self) -> bool:
-        """Return whether it wants those of every row, else of the last alone."""
+        """Return whether it reads the states of every row, not only of the last one."""
 
     def reset(self, start: int = 0) -> None:
         """Begin a sequence; the hidden states of its first `start` tokens do not come."""
@@ -66,21 +66,21 @@ class StateReader(Protocol):
 
 
 class Heads(StateReader, Protocol):
-    """The heads of a model, and what they read."""
+    """The heads of a model, and the hidden states that they read."""
 
     @property
     def guessers(self) -> Sequence[Guesser]:
-        """The heads."""
+        """Return the heads."""
 
     def of_kind(self, kind: str) -> "Heads | None":
-        """Return the heads of one kind alone; None if there are none."""
+        """Return only the heads of one kind; None if there are none."""
 
     def follow(self, ids: Sequence[int]) -> bool:
-        """Let the heads read what waits.
+        """Let the heads read the waiting rows.
 
         Args:
             ids: The token ids of prompt and output so far.
 
         Returns:
-            False where the last of them does not follow the last row: then there are no guesses.
+            False if the last of them does not follow the last row: then there are no guesses.
         """

@@ -1,7 +1,7 @@
 """A drafter with an index of the sequence, which can go back to an earlier length of it.
 
-Most tokens that it indexes were emitted and stay. Some are only expected. Where others come
-instead, the index has to forget them: it is then what it would be had they never come.
+Most indexed tokens were emitted and stay. Some are only expected. If other tokens come instead, the
+index has to forget the expected ones: it is then the same as if they had never been indexed.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from ngtcli.drafting.tree import DraftTree
 
 
 class Indexed(Drafter):
-    """Follows the log of a sequence with an index.
+    """A drafter that follows the log of a sequence with an index.
 
-    Subclasses write `clear`, `index` and `draft`, and either pass every change of the index that
-    depends on tokens after the prompt to `undo_below` with what undoes it, or override `shorten`.
-    `token_ids` holds the tokens that are indexed.
+    Subclasses implement `clear`, `index` and `draft`. For every change of the index that depends on
+    tokens after the prompt they either pass a function that undoes it to `undo_below`, or override
+    `shorten`. `token_ids` has the indexed tokens.
     """
 
     def __init__(self, settings: DraftSettings, options: Any) -> None:
@@ -28,7 +28,7 @@ class Indexed(Drafter):
         self._undo: list[tuple[int, Callable[[], object]]] = []
 
     def clear(self, context: Context) -> None:
-        """Make the index that of an empty sequence."""
+        """Clear the index, as for an empty sequence."""
         raise NotImplementedError
 
     def index(self, start: int) -> None:
@@ -49,16 +49,16 @@ class Indexed(Drafter):
         self.index(0)
 
     def propose(self, log: TokenLog, room: Room) -> Draft:
-        """Index what is new, and draft from the index."""
+        """Index the new tokens, and draft from the index."""
         self.sync(log)
         return Draft(self.draft(room.nodes))
 
     def learn(self, log: TokenLog, outcome: Outcome) -> None:
-        """Index what is new."""
+        """Index the new tokens."""
         self.sync(log)
 
     def sync(self, log: TokenLog) -> None:
-        """Make the index that of the tokens of `log`."""
+        """Update the index to the tokens of `log`."""
         unchanged, new = log.since(self._mark)
         self._mark = log.mark
         if unchanged < len(self.token_ids):
@@ -68,16 +68,16 @@ class Indexed(Drafter):
             self.index(unchanged)
 
     def shorten(self, length: int) -> None:
-        """Go back to the first `length` tokens: undo what depends on others, the latest first."""
+        """Go back to the first `length` tokens; undo the changes by later ones, latest first."""
         while self._undo and self._undo[-1][0] > length:
             _, undo = self._undo.pop()
             undo()
         del self.token_ids[length:]
 
     def undo_below(self, length: int, undo: Callable[[], object]) -> None:
-        """Have a change undone as soon as fewer tokens are indexed than `length`.
+        """Register a function that undoes a change as soon as fewer than `length` tokens remain.
 
-        Nothing is remembered for the prompt, which stays.
+        Nothing is registered for the prompt, which stays.
         """
         if length > self.prompt_length:
             self._undo.append((length, undo))

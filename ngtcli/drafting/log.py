@@ -59,27 +59,27 @@ class TokenLog:
         self._cut_lengths: list[int] = []
 
     def __len__(self) -> int:
-        """Number of all tokens."""
+        """Return the number of all tokens."""
         return len(self.token_ids)
 
     @property
     def settled(self) -> int:
-        """Number of tokens that are never taken back: those of the prompt and the emitted ones."""
+        """Return the number of prompt and emitted tokens, which are never taken back."""
         return self.prompt_length + self.emitted
 
     @property
     def output(self) -> list[int]:
-        """The emitted tokens, as a new list."""
+        """Return the emitted tokens, as a new list."""
         return self.token_ids[self.prompt_length : self.settled]
 
     @property
     def expected(self) -> list[int]:
-        """The expected tokens, as a new list."""
+        """Return the expected tokens, as a new list."""
         return self.token_ids[self.settled :]
 
     @property
     def mark(self) -> Mark:
-        """The mark of a holder that knows the log as it is now."""
+        """Return the mark of a holder that knows the current log."""
         return Mark(len(self.token_ids), self._cuts)
 
     def emit(self, tokens: Sequence[int]) -> None:

@@ -21,7 +21,7 @@ def option(default: Any, low: float, high: float) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MethodOptions:
-    """A method's own options; here there are none. Raises UsageError for a value out of range."""
+    """Base class of a method's options. Raises UsageError for a value out of range."""
 
     def __post_init__(self) -> None:
         for declared in fields(self):
@@ -31,7 +31,7 @@ class MethodOptions:
 
 
 def read_options(defaults: AnyOptions, options: Mapping[str, str]) -> AnyOptions:
-    """Replace fields of a dataclass by values that are written as text.
+    """Return a copy of a dataclass in which values written as text replace some fields.
 
     Args:
         defaults: The dataclass; its fields are int, float, bool ("true" or "false") or str.

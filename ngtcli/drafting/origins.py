@@ -1,4 +1,4 @@
-"""The origins of draft tokens, and reports of drafters. Loads nothing heavy."""
+"""The origins of draft tokens, and reports of drafters. Imports only light modules."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ GRAMMAR = "grammar"  # what must follow by a grammar, whatever the method
 
 @dataclass(frozen=True, slots=True)
 class HeadReport:
-    """The calls of a head, the tokens that its guesses gain, and the time of a call."""
+    """The calls of a head, the tokens gained by its guesses, and the time of a call."""
 
     asked: int
     tokens: float = field(metadata=json_key(digits=3))
@@ -33,10 +33,10 @@ class HeadReport:
 class PolicyReport:
     """The decisions in a run of a drafter that sets its own budget, and their grounds.
 
-    `budgets` counts steps by their nodes, `stand_downs` how often drafting rested. `came_true` is
-    how often drafts were accepted by how often that was expected, `trust` the same by the node's
-    probability: above 1/2, above 1/4, …. `cost_s` are the seconds of a pass by its rows,
-    `drafting_s` those of a proposal. `heads` are the learned heads by their kind.
+    `budgets` counts steps by their nodes, `stand_downs` counts the pauses of drafting. `came_true`
+    is the ratio of accepted to expected drafts, `trust` the same by the node's probability: above
+    1/2, above 1/4, …. `cost_s` are the seconds of a pass by its rows, `drafting_s` those of a
+    proposal. `heads` are the learned heads by their kind.
     """
 
     budgets: Mapping[int, int]

@@ -1,8 +1,8 @@
 """Counts of token sequences from counts of phrases, for the tokenizer at hand.
 
 A sequence of tokens that begins in one word and ends in another occurs as often as the phrases from
-the one word to the other do. So the counts are those of the text that the phrases were counted in,
-except for what was too seldom to be a phrase.
+the one word to the other do. So the counts are those of the text in which the phrases were counted,
+except for sequences that were too rare to be a phrase.
 
 Levels, below, are lists with an entry for each depth k: token ids, int64 (sequences, k), and their
 counts, int64 (sequences,), in units of 1 / UNIT.
@@ -28,7 +28,7 @@ _BEFORE_LETTERS, _BEFORE_OTHERS = "(", "a"
 
 
 def word_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """The ids of each word as it is in a text; none where they depend on what is before it."""
+    """Return the ids of each word within a text; none if they depend on the text before it."""
     before = [_BEFORE_LETTERS if word[:1].isalnum() else _BEFORE_OTHERS for word in words]
     in_text = [first + word for first, word in zip(before, words, strict=True)]
     encoded = _encode(in_text, tokenizer)
@@ -50,7 +50,7 @@ def _encode(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def phrase_counts(phrases: Phrases, tokenizer: Tokenizer) -> BackgroundCounts:
-    """The counts of all token sequences of at most DEPTH tokens in phrases, divided by WEIGHT."""
+    """Count all sequences of at most DEPTH tokens in phrases, divided by WEIGHT."""
     ids = word_ids(phrases.words, tokenizer)
     sizes = np.array([len(i) for i in ids], np.int64)
     places = np.concatenate([[0], np.cumsum(sizes)])[:-1]
@@ -67,7 +67,7 @@ def phrase_counts(phrases: Phrases, tokenizer: Tokenizer) -> BackgroundCounts:
 
 
 def _stream(rows: Ints, flat: Wide, places: Wide, sizes: Wide) -> tuple[Wide, Wide]:
-    """The ids of phrases one after the other, and where each begins."""
+    """Return the ids of phrases one after another, and where each phrase begins."""
     of_word = sizes[rows].ravel()
     before = np.concatenate([[0], np.cumsum(of_word)])
     at = np.repeat(places[rows].ravel() - before[:-1], of_word) + np.arange(before[-1])
@@ -75,9 +75,10 @@ def _stream(rows: Ints, flat: Wide, places: Wide, sizes: Wide) -> tuple[Wide, Wi
 
 
 def _spans(starts: Wide, sizes: Wide) -> Iterator[tuple[Wide, int, Wide]]:
-    """Of phrases of `sizes` tokens, (phrases, words), the sequences from first word to last.
+    """Yield the sequences from first to last word of phrases, `sizes` being (phrases, words).
 
-    Yields (where they begin, their tokens, the phrases that they are of).
+    Yields:
+        Where the sequences begin, their number of tokens, and the phrases that they belong to.
     """
     if not len(sizes):
         return
@@ -99,7 +100,7 @@ def _spans(starts: Wide, sizes: Wide) -> Iterator[tuple[Wide, int, Wide]]:
 
 
 def _merged(found: Sequence[Sequence[Counted]]) -> Iterator[Level]:
-    """The sums of the counts in levels; with each sequence stands the one without its last."""
+    """Sum the counts in levels, and add for each sequence the one without its last token."""
     keys: list[Wide] = []  # of a depth's nodes, sorted: the parent's number there and the token
     wide = 1 + max((int(t.max()) for level in found for t, _ in level if t.size), default=0)
     parents_before = 1  # nodes of the depth before
@@ -120,7 +121,10 @@ def _merged(found: Sequence[Sequence[Counted]]) -> Iterator[Level]:
 
 
 def _key(tokens: Wide, keys: Sequence[Wide], wide: int) -> Wide:
-    """Of sequences, int64 (m, k): the number of the parent at its depth, and the last token."""
+    """Return the number of each sequence's parent at its depth, and its last token.
+
+    The sequences are int64 (m, k).
+    """
     node = np.zeros(len(tokens), np.int64)
     for depth, known in enumerate(keys):
         node = np.searchsorted(known, node * wide + tokens[:, depth])

@@ -1,4 +1,4 @@
-"""The background that ships, and the files of its counts: one for each tokenizer."""
+"""The shipped background, and the files of its counts, one for each tokenizer."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +17,12 @@ FORMAT = 2  # of the key
 
 
 def background_path(name: str, fingerprint: str) -> Path:
-    """The file for a background and a tokenizer. Raises UsageError as `home` does."""
+    """Return the file for a background and a tokenizer. Raises UsageError as `home` does."""
     return BACKGROUNDS.path(key_of("background", FORMAT, EDITION, fingerprint, name))
 
 
 def open_background(name: str, fingerprint: str, vocab_size: int) -> "BackgroundCounts":
-    """The counts of a background, mapped. Raises FileNotFoundError and DamagedFileError."""
+    """Map the counts of a background. Raises FileNotFoundError and DamagedFileError."""
     from ngtcli.drafting.tries.background import load_counts  # here: it loads numpy
 
     about = {TOKENIZER: fingerprint, "name": name}
@@ -30,7 +30,7 @@ def open_background(name: str, fingerprint: str, vocab_size: int) -> "Background
 
 
 def save(name: str, fingerprint: str, counts: "BackgroundCounts", about: Mapping[str, str]) -> Path:
-    """Store counts; the path. `about` is other metadata. Raises OSError."""
+    """Store counts; return the path. `about` is further metadata. Raises OSError."""
     path = background_path(name, fingerprint)
     described = {"name": name, "nodes": str(counts.counted), TOKENIZER: fingerprint, **about}
     return BACKGROUNDS.write(path, counts.arrays, {**described, "key": path.name.partition(".")[0]})

@@ -1,6 +1,6 @@
-"""The background that a session drafts from: opened, or made when it is first wanted.
+"""The background that a session drafts from: opened, or made when it is first needed.
 
-To count the phrases that ship for a tokenizer takes some seconds once; a status line says so.
+Counting the shipped phrases for a tokenizer takes some seconds once; a status line says so.
 """
 
 import json
@@ -19,10 +19,10 @@ from ngtcli.words import reason_of
 
 
 class Background:
-    """The background of a name, "none" for none, for one tokenizer of `vocab_size` ids.
+    """A background by its name ("none" for none), for one tokenizer of `vocab_size` ids.
 
-    With `persist` a background that was made is stored. The reporter of who makes this object gets
-    a line when a background is made, and the reason why one is not used or not stored.
+    With `persist` a background that was made is stored. The reporter of this object's creator gets
+    a line when a background is made, and the reason if one is not used or not stored.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Background:
         self._is_loaded = False
 
     def load(self) -> BackgroundCounts | None:
-        """The counts; None where none are wanted or to be had."""
+        """Return the counts; None if none are wanted or available."""
         if not self._is_loaded:
             self._is_loaded = True
             self._counts = None if self._name == "none" else self._opened() or self._made()
@@ -51,7 +51,7 @@ class Background:
         return self._counts
 
     def words(self) -> str:
-        """Name the background in use, in a sentence; "" where none is wanted or was loaded."""
+        """Return a sentence with the background in use; "" if none is wanted or was loaded."""
         if self._name == "none" or not self._is_loaded:
             return ""
         return f"Background: {self._name if self._counts is not None else 'none'}."
@@ -63,9 +63,9 @@ class Background:
             return None
 
     def _made(self) -> BackgroundCounts | None:
-        """The counts, made and stored.
+        """Make and store the counts.
 
-        None where making fails, for whatever reason: an answer does not depend on drafts.
+        Return None if that fails, for whatever reason: an answer does not depend on drafts.
         """
         name = self._name
         self._reporter.status(
@@ -95,6 +95,6 @@ class Background:
 
 
 def make_shipped(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
-    """The counts of a shipped background. Raises OSError and DamagedFileError."""
+    """Return the counts of a shipped background. Raises OSError and DamagedFileError."""
     counts = phrase_counts(read_phrases(SHIPPED[name]), tokenizer)
     return replace(counts, classes=classes_of(tokenizer.backend))

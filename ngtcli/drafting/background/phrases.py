@@ -1,8 +1,9 @@
 """The file of phrases: words and phrases of a language with counts, and no running text.
 
-Compressed text, a phrase a line, sorted by words, each a word longer than a phrase that begins as
-it does: so a line holds the number of its words, the last one, a tab and the count. With every
-phrase stand all its parts. Words carry the space before them; PARAGRAPH is the start of one.
+The file is compressed text with one phrase per line, sorted by words. Each phrase extends an
+earlier one by a word, so a line has only the number of its words, its last word, a tab and the
+count. All parts of each phrase are in the file as well. Words include the space before them;
+PARAGRAPH is the start of a paragraph.
 
     1 the	90210
     2 fact	17            " the fact" is there 17 times
@@ -30,7 +31,7 @@ PARAGRAPH_MARK = "\\n"
 
 @dataclass(frozen=True, slots=True)
 class Phrases:
-    """`words`, and for each length of phrase (rows, counts), an entry a phrase.
+    """The words, and the phrases of each length with their counts, one entry per phrase.
 
     `rows[n - 1]` is (indices of words, int32 (phrases, n); counts, int32 (phrases,)).
     """
@@ -44,9 +45,9 @@ class Phrases:
 
 
 def read_phrases(path: Path) -> Phrases:
-    """The phrases in a file. Raises OSError; DamagedFileError for any other content.
+    """Read the phrases in a file. Raises OSError, and DamagedFileError for any other content.
 
-    Reads at most MOST_PACKED bytes, which may stand for at most MOST.
+    At most MOST_PACKED bytes are read, which may decompress to at most MOST bytes.
     """
     data = read_bounded(path, MOST_PACKED)
     try:
@@ -65,7 +66,7 @@ def read_phrases(path: Path) -> Phrases:
 
 
 def _phrases(last: Sequence[str], lengths: Ints, counts: Ints) -> Phrases:
-    """The phrases of lines: their last words, how many words they have, their counts."""
+    """Return the phrases of lines, from their last words, numbers of words, and counts."""
     steps = np.diff(lengths, prepend=0)
     if len(lengths) and (lengths.min() < 1 or lengths.max() > LONGEST or steps.max() > 1):
         raise DamagedFileError("a phrase without its beginning")

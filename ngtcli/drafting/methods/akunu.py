@@ -27,9 +27,9 @@ from ngtcli.drafting.tree import DraftTree, chain
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """Tokens of the longest n-gram, of the longest draft, and of the history for contexts.
+    """The maximum tokens of an n-gram, of a draft, and of the history for contexts.
 
-    The defaults are the chapter's.
+    The defaults are those of the chapter.
     """
 
     max_order: int = option(4, 2, 64)
@@ -38,7 +38,7 @@ class Options(MethodOptions):
 
 
 class Akunu(Indexed):
-    """Counts followers of contexts, of one sequence."""
+    """A drafter that counts the followers of contexts in one sequence."""
 
     def clear(self, context: Context) -> None:
         self._longest = min(self.options.max_order - 1, self.options.max_history)

@@ -19,13 +19,13 @@ from ngtcli.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """Tokens drafted a step."""
+    """The number of tokens drafted per step."""
 
     gamma: int = option(4, 1, 256)
 
 
 class DraftModel(Drafter):
-    """Drafts the continuation that the assistant, a draft model, generates."""
+    """A drafter whose drafts the assistant, a draft model, generates."""
 
     def __init__(self, settings: DraftSettings, options: Options) -> None:
         super().__init__(settings, options)

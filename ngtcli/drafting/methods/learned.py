@@ -1,4 +1,4 @@
-"""Drafts from learned heads of one kind alone: Medusa, Hydra, EAGLE, DFlash, MTP.
+"""Drafts only from learned heads of one kind: Medusa, Hydra, EAGLE, DFlash, MTP.
 
 The tree grows best-first by the product of the head's probabilities, to as many nodes as a step may
 have: what EAGLE-2 (Li et al. 2024, section 4) picks from a beam of each depth, here also for heads
@@ -27,5 +27,5 @@ class Learned(Auto):
         self.tallies.trust_heads()
 
     def begin(self, context: Context) -> None:
-        """Start on a new prompt, of which nothing is drafted and no score is read."""
+        """Start on a new prompt, from which nothing is drafted and no scores are read."""
         super().begin(replace(context, vocabulary=0))

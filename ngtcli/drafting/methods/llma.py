@@ -26,7 +26,7 @@ from ngtcli.drafting.tree import chain
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """Tokens of the shortest suffix, tokens per step at most, tokens of the longest suffix."""
+    """The tokens of the shortest suffix, of a step at most, and of the longest suffix."""
 
     trigger_n: int = option(1, 1, 64)
     block_k: int = option(20, 1, 1024)
@@ -34,7 +34,7 @@ class Options(MethodOptions):
 
 
 class Llma(Drafter):
-    """Indexes the references of a prompt."""
+    """A drafter with an index of the references of a prompt."""
 
     def begin(self, context: Context) -> None:
         shortest = self.options.trigger_n

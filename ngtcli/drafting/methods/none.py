@@ -5,7 +5,7 @@ from ngtcli.drafting.log import TokenLog
 
 
 class NoDrafts(Drafter):
-    """Proposes empty trees."""
+    """A drafter that proposes empty trees."""
 
     drafts = False
 

@@ -69,13 +69,13 @@ STATIC_TREE = sorted((sum(int(rank) + 1 for rank in path), path) for path in _PA
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """k, under its name in the source; the tree has ranks 0 to 7."""
+    """The number k, under its name in the source; the tree has ranks 0 to 7."""
 
     output_id_topk: int = option(8, 1, 8)
 
 
 class Recycling(Drafter):
-    """The matrix, as rows of the tokens that occurred so far."""
+    """The matrix, with a row for each token that has occurred."""
 
     def __init__(self, settings: DraftSettings, options: Options) -> None:
         super().__init__(settings, options)

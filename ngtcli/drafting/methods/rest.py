@@ -58,13 +58,13 @@ class Options(MethodOptions):
 
 
 class Rest(Drafter):
-    """Drafts from a datastore, which is opened again only for another tokenizer."""
+    """A drafter with a datastore, which is opened again only for another tokenizer."""
 
     _datastore: Corpus | None = None
     _tokenizer = ""
 
     def begin(self, context: Context) -> None:
-        """Raises InputError where the datastore is absent or damaged."""
+        """Start on a new prompt. Raises InputError if the datastore is absent or damaged."""
         if self._datastore is not None and context.tokenizer == self._tokenizer:
             return
         name = self.options.datastore
@@ -108,7 +108,7 @@ def longest_match(datastore: Corpus, ids: Sequence[int], longest: int) -> tuple[
     Its length is found by bisection, since a match of a suffix is one of all shorter suffixes.
 
     Returns:
-        Its matches, as `Corpus.find`, and its length.
+        Its matches, as `Corpus.find` returns them, and its length.
     """
     low = min(2, len(ids))
     high = min(longest, len(ids))
@@ -134,9 +134,9 @@ def most_frequent(
 
     Args:
         datastore: The corpus.
-        matches: Of one sequence, as `Corpus.find`.
-        span: The tokens of that sequence.
-        long: The most tokens of a continuation.
+        matches: The matches of one sequence, as `Corpus.find` returns them.
+        span: The number of tokens of that sequence.
+        long: The maximum number of tokens of a continuation.
         choices: The number of continuations.
     """
     paths: dict[Path, int] = {}

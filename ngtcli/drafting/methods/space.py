@@ -31,7 +31,7 @@ from ngtcli.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """Nodes of a tree, 0: the chain of the source; of them those with masks, 0: all."""
+    """The nodes of a tree (0: the chain of the source), and how many have masks (0: all)."""
 
     nodes: int = option(0, 0, 256)
     masked: int = option(0, 0, 256)
@@ -82,7 +82,7 @@ class Space(Drafter):
         return Draft(with_masks(tree, with_mask, masks))
 
     def learn(self, log: TokenLog, outcome: Outcome) -> None:
-        """Keep what the masks after the last accepted token guess."""
+        """Keep the guesses of the masks after the last accepted token."""
         masks = [] if outcome.stop is None else masks_after(outcome.tree, outcome.stop)
         self._guessed = outcome.after(masks) if masks else NOTHING
 
@@ -93,9 +93,9 @@ def likeliest_nodes(
     """Choose the likeliest nodes, in descending order of the probabilities of their paths.
 
     Args:
-        guessed: Row d holds for all nodes of depth d, whatever leads to them.
+        guessed: The guesses; row d applies to all nodes of depth d, whatever leads to them.
         nodes: The number of nodes.
-        width: Tokens of each row that are read.
+        width: The number of tokens of each row that are read.
 
     Returns:
         Tokens, parents, and the probabilities of the paths.
@@ -145,8 +145,8 @@ def with_masks(tree: DraftTree, nodes: Iterable[int], masks: Sequence[int]) -> D
 def masks_after(tree: DraftTree, stop: int) -> list[int]:
     """Return the masks whose rows guess the tokens after the one chosen after node `stop`.
 
-    They hang below that node, or else below the nearest node above it that has masks. Then as many
-    of them as there are nodes between are left out.
+    They are below that node, or else below the nearest node above it that has masks. Then as many
+    of them as there are nodes in between are left out.
 
     >>> tree = with_masks(DraftTree((5, 6), (-1, 0)), [-1, 0], [9, 9])
     >>> masks_after(tree, -1), masks_after(tree, 0), masks_after(tree, 1)

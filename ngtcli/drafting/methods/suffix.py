@@ -26,7 +26,7 @@ from ngtcli.errors import MissingDependencyError
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """The library's settings."""
+    """The settings of the library."""
 
     max_tree_depth: int = option(24, 2, 1024)
     max_spec_factor: float = option(1.0, 0, 1024)
@@ -37,7 +37,7 @@ class Options(MethodOptions):
 
 
 class Suffix(Indexed):
-    """Starts a request of the library for each prompt."""
+    """A drafter that starts a request of the library for each prompt."""
 
     def __init__(self, settings: DraftSettings, options: Options) -> None:
         super().__init__(settings, options)

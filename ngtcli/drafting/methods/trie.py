@@ -21,7 +21,7 @@ _NOTHING = build((), 1)
 
 
 class Node:
-    """A sequence counted `count` times, and its continuations by token."""
+    """A sequence that was counted `count` times, and its continuations by token."""
 
     __slots__ = ("children", "count")
 
@@ -33,7 +33,8 @@ class Node:
 class GrowingTrie:
     """Counts of all sequences of at most `n` tokens of a text that grows.
 
-    What ends within the tokens `before` the text is not counted, its continuations are.
+    Sequences that end within the tokens `before` the text are not counted; those that end in the
+    text are.
 
     >>> trie = GrowingTrie(3, [3])
     >>> trie.extend([1, 2, 3, 1, 2])
@@ -65,9 +66,9 @@ class GrowingTrie:
             self._open[i] = child
 
     def extend_by(self, token: int) -> Callable[[], None]:
-        """Count the sequences that end at `token`; the function that undoes it.
+        """Count the sequences that end at `token`; return a function that undoes this.
 
-        Tokens are to be undone from the last one on.
+        Tokens must be undone from the last one on.
         """
         before = self._open
         parents = [self.root, *before][: self.n]
@@ -85,7 +86,7 @@ class GrowingTrie:
         return undo
 
     def match(self, sequence: Sequence[int]) -> Node | None:
-        """The node of `sequence`, or None."""
+        """Return the node of `sequence`, or None."""
         node: Node | None = self.root
         for token in sequence:
             node = node.children.get(token) if node else None
@@ -135,12 +136,12 @@ class TrieDrafter(Indexed):
         return DraftTree()
 
     def _grow(self, start: Match, depth: int, budget: int) -> DraftTree | None:
-        """Grow the best-first tree below a match; None where nothing follows it.
+        """Grow the best-first tree below a match; return None if nothing follows it.
 
         Args:
             start: The match of the last tokens.
-            depth: How many tokens these are.
-            budget: The most nodes.
+            depth: The number of these tokens.
+            budget: The maximum number of nodes.
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -176,8 +177,8 @@ class TrieDrafter(Indexed):
         first, each in the order of its text.
 
         Args:
-            match: Of the sequence.
-            depth: Its tokens.
+            match: The match of the sequence.
+            depth: The number of its tokens.
         """
         documents, outside, output = match
         output_children = output.children if output else {}

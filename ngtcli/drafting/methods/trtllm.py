@@ -42,7 +42,7 @@ _MAX_VALUES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """Tokens of the longest value and of the longest key, and which values are kept and used."""
+    """The maximum tokens of a value and of a key, and which values are kept and used."""
 
     max_draft_len: int = option(5, 1, 1024)
     max_matching_ngram_size: int = option(2, 1, 64)
@@ -55,8 +55,8 @@ class Options(MethodOptions):
 class Change:
     """One change of a key's values: all were replaced, a value was added, or one was dropped.
 
-    `replaced` are the values and short values before. Of the dropped value the numbers say where it
-    stood: the full values before it, and the values and short values after it.
+    `replaced` are the previous values and short values. The numbers give the place of the dropped
+    value: the full values before it, and the values and short values after it.
     """
 
     key: Ngram
@@ -85,7 +85,7 @@ class NGramPool:
     def learn(self, ids: Sequence[int], longest: int, changes: list[Change] | None = None) -> None:
         """Add the (key, value) pairs of `ids` with keys of 1 to `longest` tokens.
 
-        What is done to the pool is added to `changes`, for `undo`.
+        The changes of the pool are added to `changes`, for `undo`.
         """
         for size in range(longest, 0, -1):
             for start in range(len(ids) - size):
@@ -124,7 +124,7 @@ class NGramPool:
             self._short.pop(key, None)
 
     def find(self, key: Ngram) -> Ngram | None:
-        """Return the value of a key to draft; None where it has none."""
+        """Return the value of a key to draft; None if it has none."""
         values = self._values.get(key)
         if values is None:
             return None
@@ -181,17 +181,17 @@ def _count_behind(table: dict[Ngram, Any], key: Ngram) -> int:
 
 
 def _insert(table: dict[Ngram, Any], key: Ngram, value: Any, count_behind: int) -> None:
-    """Put a key into a table, with so many of those there after it."""
+    """Insert a key into a table, before the last `count_behind` keys."""
     later = [table.popitem() for _ in range(min(count_behind, len(table)))]
     table[key] = value
     table.update(reversed(later))
 
 
 class Trtllm(Indexed):
-    """Drafts from an `NGramPool`, of its own unless `public` is given.
+    """A drafter with an `NGramPool`, which is its own unless `public` is given.
 
-    `public` is the pool of all texts, those that are decoded at the same time included. Private
-    texts have one of their own.
+    `public` is the pool of all sequences, including those decoded at the same time. Private
+    sequences have separate pools.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Trtllm(Indexed):
         self._start = 0  # the text before this index is in the pool already
 
     def index(self, start: int) -> None:
-        """Add a prompt to the pool; what follows it is added before each draft."""
+        """Add a prompt to the pool; the tokens after it are added before each draft."""
         if not start:
             self._learn()
 
