@@ -1,11 +1,11 @@
-"""The pool of a model's earlier answers for `auto`: their text, and how well sources did.
+"""The pool of a model's earlier answers for `auto`: their text, and the success of sources.
 
-The pool keeps token ids of answers, at most so many; the oldest go first. Of an answer it leaves
-out, unless `quotes` is set, what is in the prompt: every run of QUOTE tokens, and each shorter
-one that is not common English by the background. So it holds a model's own phrases; of documents it
-holds common words, and common phrases of up to three tokens. One file a model; a file that is wrong
-in any way is replaced by an empty one. Of several processes each adds its answers to it; tallies
-and weights are those of the last that learned some.
+The pool keeps a limited number of token ids of answers and drops the oldest first. Unless `quotes`
+is set, it leaves out the parts of an answer that are in the prompt: every run of QUOTE tokens, and
+each shorter one that is not common English by the background. So it holds a model's own phrases;
+of documents it holds common words, and common phrases of up to three tokens. There is one file per
+model; an invalid file is replaced by an empty one. If there are several processes, each adds its
+answers to the file; tallies and weights are those of the last process that learned some.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ class Pool:
 
     @property
     def tokens(self) -> int:
-        """Return how many ids there are."""
+        """Return the number of ids."""
         return sum(map(len, self.answers))
 
     def add(
@@ -62,7 +62,7 @@ class Pool:
         prompt: Sequence[int],
         background: BackgroundCounts | None = None,
     ) -> list[Ints]:
-        """Learn an answer to a prompt, as `own_words`; return the pieces that the pool takes."""
+        """Learn an answer to a prompt; return the pieces that the pool keeps, by `own_words`."""
         pieces = [answer] if self.quotes else list(own_words(answer, prompt, background))
         learned = [np.array(piece[: self.limit], np.int32) for piece in pieces if len(piece) > 1]
         self.new = newest(self.new + learned, self.limit)
@@ -73,11 +73,11 @@ class Pool:
 def own_words(
     answer: Sequence[int], prompt: Sequence[int], background: BackgroundCounts | None = None
 ) -> Iterator[list[int]]:
-    """Yield the runs of an answer that are left when what it has from its prompt is taken out.
+    """Yield the runs of an answer that remain without its quotations of the prompt.
 
-    That is every run of QUOTE tokens that is in the prompt, and every shorter one that the
-    `background` does not know, names of people above all. Without a background only single tokens
-    of the prompt stay.
+    A quotation is every run of QUOTE tokens that is in the prompt, and every shorter one that the
+    `background` does not know, such as names of people. Without a background only single tokens of
+    the prompt stay.
 
     >>> list(own_words([9, 1, 2, 3, 4, 5, 8, 7], [0, 1, 2, 3, 4, 5, 6]))
     [[9], [8, 7]]
@@ -96,7 +96,7 @@ def own_words(
 def _runs_known(answer: Sequence[int], prompt: Sequence[int]) -> Iterator[npt.NDArray[np.bool_]]:
     """Yield, for runs of 1 to QUOTE tokens, which runs of the answer are in the prompt.
 
-    bool (runs of the answer,), by the start of the run.
+    Each result is bool (runs of the answer,), by the start of the run.
     """
     first = len(prompt)
     numbered = np.unique(np.concatenate([prompt, answer]), return_inverse=True)[1]
@@ -131,9 +131,9 @@ def pool_path(fingerprint: str, model: str) -> Path:
 
 
 def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
-    """Load the pool in a file; an empty one where there is no file.
+    """Load the pool in a file; return an empty one if there is no file.
 
-    Raises DamagedFileError where the file is damaged, foreign or holds impossible numbers.
+    Raises DamagedFileError if the file is damaged, foreign or has impossible numbers.
     """
     pool = Pool(limit, quotes)
     try:
@@ -158,7 +158,7 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
 
 
 def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
-    """Add what is new to the file, which may have grown meanwhile. Raises OSError."""
+    """Add the new answers to the file, which may have grown meanwhile. Raises OSError."""
     if pool.predicted is None or pool.reached is None:
         return
     private_folder(path.parent)

@@ -101,7 +101,7 @@ _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 
 
 def method_names() -> list[str]:
-    """List the names of all methods."""
+    """Return the names of all methods."""
     return list(_METHODS)
 
 

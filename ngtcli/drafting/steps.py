@@ -21,7 +21,7 @@ class Token:
         origin: OWN for the model's own choice; for an accepted draft its source, or "draft".
         thought: The text of reasoning that it completed; None for a token of the answer.
         probability: Its probability at temperature 1 among the tokens that a grammar allows;
-            None where that is not wanted.
+            None if it was not requested.
     """
 
     id: int
@@ -59,9 +59,9 @@ PARTS = ("draft", "tree", "forward", "verify", "cache")
 
 
 class Stopwatch:
-    """Splits the seconds of a step into PARTS: `with watch("draft"): …`, part by part.
+    """A stopwatch for the PARTS of a step: `with watch("draft"): …`, part by part.
 
-    A part's time begins where that of the part before it ended, so nothing between two is lost;
+    A part's time begins at the end of the previous part, so no time between two parts is lost;
     parts do not nest. `wait_for_device` is called before a part ends. Without it the work of an
     asynchronous device counts for the part that waits for its result.
 
@@ -81,7 +81,7 @@ class Stopwatch:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds from the beginning of the step to the end of its last part."""
+        """Return the seconds from the beginning of the step to the end of its last part."""
         return self._last - self._began
 
     def __call__(self, part: str) -> Self:
@@ -104,10 +104,10 @@ class Reused:
     """The tokens of a prompt whose KV entries were cached when an earlier prompt was read.
 
     Attributes:
-        tokens: Their number.
+        tokens: The number of these tokens.
         from_disk: How many of them came from disk.
-        seconds: What copying their KV entries into place took.
-        read_s: What their prefill took.
+        seconds: The seconds for copying their KV entries into place.
+        read_s: The seconds of their original prefill.
     """
 
     tokens: int = 0
@@ -122,10 +122,10 @@ _REASONING = "new tokens of the model's reasoning, which are none of the answer'
 
 @dataclass(slots=True)
 class Statistics:
-    """The counts and times of one sequence, which grow step by step; seconds of wall clock.
+    """The counts and times of one sequence, which grow step by step, in seconds of wall clock.
 
-    `shared_steps` are those whose forward passes served other sequences, too. `plain_steps` are
-    those over a single query token, and took `plain_s`.
+    `shared_steps` counts the steps whose forward passes served other sequences as well,
+    `plain_steps` those over a single query token, which took `plain_s`.
     """
 
     prompt_tokens: int = 0
@@ -163,7 +163,7 @@ class Statistics:
     plain_s: float = field(default=0.0, metadata=HIDDEN)
 
     def add_prefill(self, seconds: float, reused: Reused) -> None:
-        """Add the seconds of a prefill; what the first one reused of the cache counts."""
+        """Add the seconds of a prefill; only the first one's reuse of the cache counts."""
         if not self.prefill_s:
             self.cached_tokens = reused.tokens
             self.cached_from_disk = reused.from_disk
@@ -190,8 +190,8 @@ class Statistics:
 
         Args:
             watch: The time of the step.
-            query_tokens: How many query tokens of the forward pass were this sequence's.
-            total: How many the forward pass had.
+            query_tokens: The number of this sequence's query tokens in the forward pass.
+            total: The number of all query tokens in the forward pass.
         """
         share = query_tokens / total
         if query_tokens < total:
@@ -206,29 +206,29 @@ class Statistics:
     @property
     @json_property(after="accepted_tokens", digits=4)
     def mean_acceptance_length(self) -> float:
-        """Tokens emitted per step."""
+        """Return the number of tokens emitted per step."""
         return self.new_tokens / self.steps if self.steps else 0.0
 
     @property
     @json_property(after="mean_acceptance_length", digits=4)
     def draft_acceptance_rate(self) -> float:
-        """The share of drafted tokens that were accepted."""
+        """Return the share of drafted tokens that were accepted."""
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
 
     @property
     @json_property(after="decode_s", digits=3)
     def tokens_per_s(self) -> float:
-        """New tokens per second of decoding, prefill left out."""
+        """Return the new tokens per second of decoding, without prefill."""
         return self.new_tokens / self.decode_s if self.decode_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PassesReport:
-    """How forward passes were run.
+    """A report on the capture of forward passes.
 
     Attributes:
-        captured: How many shapes of them are captured as CUDA graphs.
-        seconds: What capturing took.
+        captured: The number of shapes that are captured as CUDA graphs.
+        seconds: The seconds that capturing took.
         reason: Why none is captured.
     """
 

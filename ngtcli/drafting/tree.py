@@ -40,7 +40,7 @@ class DraftTree:
 
     @property
     def drafts(self) -> int:
-        """The number of nodes that can be accepted; they come before the probes."""
+        """Return the number of nodes that can be accepted; they come before the probes."""
         return len(self.tokens) - self.probes
 
     def origin(self, node: int) -> str:
@@ -259,7 +259,7 @@ class Path:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The nodes whose KV entries stay in the cache."""
+        """Return the nodes whose KV entries stay in the cache."""
         return self.nodes[: self.kept]
 
 

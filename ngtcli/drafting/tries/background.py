@@ -1,12 +1,12 @@
-"""Counts of a general text: what often follows what, built once, in flat arrays.
+"""Counts of sequences in a general text, built once, in flat arrays.
 
-They contain the sequences of at most `depth` tokens of the texts, as a CountTrie does, but none
-that occur too seldom, and they do not grow: so nodes are in breadth-first order, the children of
-a node adjacent, the most frequent first. So what is looked at together lies together: the likeliest
-continuations of a match, and the numbers of the one that is chosen. A node takes 24 bytes.
+They contain the sequences of at most `depth` tokens of the texts, as a CountTrie does, but no rare
+ones, and they do not grow. So nodes are in breadth-first order, the children of a node adjacent,
+the most frequent first. Data that is read together is adjacent: the likeliest continuations of a
+match, and the numbers of the chosen one. A node takes 24 bytes.
 
-The arrays are mapped as they are in a file. Whoever reads them checks every index and every count
-(background_search.py): with any content the worst are useless drafts.
+The arrays are mapped as they are in a file. Readers check every index and every count
+(background_search.py): whatever the content, the worst result is a useless draft.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,12 +40,12 @@ LARGEST = 2**31 - 1  # a stored number; derived: int32
 class BackgroundCounts:
     """`nodes`, int32 (nodes + 1, 4): the root first; the last row only ends the children.
 
-    Siblings stand by falling count, those of equal counts by rising token; but the root's children
-    by token, and there is one for every id up to the largest, of count 0 where that was not
-    counted. `by_token`, int32 (nodes + 1, 2), lists in the place of each node's children their
-    tokens, rising, and their rows. The root's TOKEN is the size of the vocabulary: ids from it on
-    are not drafted. `classes`, int8 (token ids,), are the classes of the
-    tokens' texts (classes.py); those that are missing are of the class OTHER.
+    Siblings are sorted by descending count, those of equal counts by ascending token. But the
+    root's children are sorted by token, and there is one for every id up to the largest, with count
+    0 if the id was not counted. `by_token`, int32 (nodes + 1, 2), has at the rows of each node's
+    children their tokens, ascending, and their rows. The root's TOKEN is the vocabulary size: ids
+    from it on are not drafted. `classes`, int8 (token ids,), are the classes of the tokens' texts
+    (classes.py); missing ones are of the class OTHER.
     """
 
     nodes: Ints
@@ -53,16 +53,16 @@ class BackgroundCounts:
     classes: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
 
     def __len__(self) -> int:
-        """Return how many nodes there are, without the root."""
+        """Return the number of nodes, without the root."""
         return len(self.nodes) - 2
 
     @property
     def counted(self) -> int:
-        """Return how many sequences have a count; read from all nodes."""
+        """Return the number of sequences with a count, which reads all nodes."""
         return int((self.nodes[1:-1, COUNT] > 0).sum())
 
     def holds(self, sequence: Sequence[int]) -> bool:
-        """Return whether a sequence of tokens was counted; no longer one than DEPTH was."""
+        """Return whether a sequence was counted; sequences longer than DEPTH never are."""
         node = 0
         for token in sequence:
             first, end = self.nodes[node : node + 2, FIRST].tolist()
@@ -78,7 +78,7 @@ class BackgroundCounts:
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The arrays of a file (`files.BACKGROUNDS`)."""
+        """Return the arrays of a file (`files.BACKGROUNDS`)."""
         return {
             "nodes": self.nodes.reshape(-1),
             "by_token": self.by_token.reshape(-1),
@@ -130,7 +130,7 @@ class Level:
 
 
 def lay_out(levels: Iterable[Level]) -> BackgroundCounts:
-    """Lay out nodes as `BackgroundCounts` has them.
+    """Lay out nodes in the order of `BackgroundCounts`.
 
     Args:
         levels: The nodes of each depth, from 1 on.

@@ -1,4 +1,4 @@
-"""Lookup in background counts, compiled. Whatever the arrays hold, no index leaves its bounds.
+"""Lookup in background counts. Compiled. With any content of the arrays, indices stay in bounds.
 
 A manipulated file can only give wrong nodes, tokens within the vocabulary, and counts that are
 positive and no larger than what they are divided by.
@@ -13,7 +13,7 @@ from ngtcli.system.compiled import njit
 
 
 class BackgroundArrays(NamedTuple):
-    """The arrays of BackgroundCounts, of as many rows."""
+    """The arrays of BackgroundCounts, with the same number of rows."""
 
     nodes: Ints
     by_token: Ints
@@ -21,7 +21,7 @@ class BackgroundArrays(NamedTuple):
 
 @njit(inline="always")
 def child_rows(nodes: Any, node: int) -> Any:
-    """Return first and end of the rows of a node's children; 0, 0 where the array is damaged.
+    """Return first and end of the rows of a node's children; 0, 0 if the array is damaged.
 
     The node is below the array's last row.
     """
@@ -56,12 +56,12 @@ def find_row(background: Any, node: int, token: int) -> Any:
 
 @njit(inline="always")
 def count_in(nodes: Any, row: int, total: float) -> Any:
-    """Return the count of a child, in units, of `total` that followed its parent; 0 for none."""
+    """Return the count of a child, in units, out of the `total` of its parent; 0 for none."""
     count = nodes[row, COUNT]
     return count if 0 < count <= total else 0
 
 
 @njit(inline="always")
 def in_vocabulary(nodes: Any, row: int) -> Any:
-    """Return whether a row's token is one that may be drafted."""
+    """Return whether a row's token may be drafted."""
     return 0 <= nodes[row, TOKEN] < nodes[0, TOKEN]

@@ -1,4 +1,4 @@
-"""The class of a token's text: it begins a word, continues with one, is a number, or a mark."""
+"""The class of a token's text: the beginning of a word, its rest, a number, or a mark."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ _GOES_ON = "##"  # what WordPiece writes before the rest of a word
 
 
 def classes_of(backend: Any) -> npt.NDArray[np.int8]:
-    """The class of each token id of a `transformers` tokenizer, int8 (ids,).
+    """Return the class of each token id of a `transformers` tokenizer, int8 (ids,).
 
-    Control tokens are of the class OTHER, as are ids that stand for nothing.
+    Control tokens are of the class OTHER, as are ids without a token.
     """
     control = set(backend.all_special_ids)
     classes = np.full(len(backend), OTHER, np.int8)
@@ -27,7 +27,7 @@ def classes_of(backend: Any) -> npt.NDArray[np.int8]:
 
 
 def class_of(token: str) -> int:
-    """The class of a token, as a vocabulary writes it.
+    """Return the class of a token, by its name in a vocabulary.
 
     >>> [class_of(token) for token in ("\u2581tide", "tide", "7", "!", "\u0120", "<0x0A>")]
     [1, 2, 3, 4, 5, 5]

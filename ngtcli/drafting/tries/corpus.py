@@ -1,4 +1,4 @@
-"""Texts in one stream with the order of their suffixes: what followed what, and how often.
+"""Texts in one stream with the order of their suffixes, to find and count continuations.
 
 `stream` has the tokens of all documents, each document followed by -1; `order` lists the places of
 all tokens, sorted by the `depth` tokens that start there, a document's end before any token. The
@@ -64,7 +64,7 @@ class Corpus:
         self._many: dict[tuple[int, int, int], list[tuple[int, int, range]]] = {}
 
     def __len__(self) -> int:
-        """The number of tokens, without separators."""
+        """Return the number of tokens, without separators."""
         return len(self.order)
 
     def find(self, sequence: Sequence[int]) -> range:
@@ -89,12 +89,12 @@ class Corpus:
         return range(low, high)
 
     def child(self, node: range, depth: int, token: int) -> range:
-        """Return the child of a node for a token; an empty range where there is none.
+        """Return the child of a node for a token; an empty range if there is none.
 
         Args:
-            node: Of a sequence, as `find` returns it.
-            depth: The tokens of the sequence.
-            token: The one that follows it.
+            node: The node of a sequence, as `find` returns it.
+            depth: The number of tokens of the sequence.
+            token: The token that follows it.
         """
         last = len(self._stream) - 1
 
@@ -108,8 +108,8 @@ class Corpus:
         """Yield the children of a node, the most frequent first, then the earliest.
 
         Args:
-            node: Of a sequence, as `find` returns it.
-            depth: The tokens of the sequence.
+            node: The node of a sequence, as `find` returns it.
+            depth: The number of tokens of the sequence.
 
         Yields:
             The token, the first place of the sequence with that token after it, and its node.
@@ -137,7 +137,7 @@ class Corpus:
     def _below_few(
         self, places: Sequence[int], start: int, depth: int
     ) -> Iterator[tuple[int, int, range]]:
-        """As `below`, in plain Python; `start` is that of the node."""
+        """Yield the same as `below`, in plain Python; `start` is the start of the node."""
         runs: list[tuple[int, int, int, int]] = []  # (-count, first place, index, token)
         last = len(self._stream) - 1
         tokens = [self._stream[min(place + depth, last)] for place in places]
@@ -151,7 +151,7 @@ class Corpus:
             yield token, first, range(start + begin, start + begin - count)
 
     def _below_many(self, node: range, depth: int) -> list[tuple[int, int, range]]:
-        """As `below`, with numpy."""
+        """Yield the same as `below`, with numpy."""
         places = self.order[node.start : node.stop]
         tokens = self.stream.take(places + depth, mode="clip")
         begins = np.concatenate([_ZERO, np.flatnonzero(tokens[1:] != tokens[:-1]) + 1])
@@ -184,7 +184,7 @@ class Corpus:
 
     @property
     def arrays(self) -> dict[str, Ints]:
-        """The arrays of a file."""
+        """Return the arrays of a file."""
         return {"stream": self.stream, "order": self.order}
 
     @property
@@ -235,9 +235,9 @@ def sorted_places(stream: Ints, tokens_left: Ints, n: int) -> npt.NDArray[np.int
     """Sort places by the n tokens that start there, by prefix doubling (Manber & Myers 1990).
 
     Args:
-        stream: As `join` returns it.
-        tokens_left: As well.
-        n: Tokens.
+        stream: The stream, as `join` returns it.
+        tokens_left: The numbers of tokens, as `join` returns them.
+        n: The number of tokens to sort by.
 
     Returns:
         int64 (tokens,). A sequence that ends with its document precedes its extensions, equal ones

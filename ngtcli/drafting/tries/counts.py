@@ -43,7 +43,7 @@ class CountArrays(NamedTuple):
 
 @njit(inline="always")
 def _first_slot(slots: Any, node: int, token: int) -> Any:
-    """The row of `slots` where the search for a child begins."""
+    """Return the row of `slots` where the search for a child begins."""
     key = (np.int64(node) << np.int64(32)) | np.int64(token)
     mixed = np.uint64(key) * np.uint64(_SPREAD)
     return np.int64(mixed >> np.uint64(20)) & (len(slots) - 1)
@@ -51,7 +51,7 @@ def _first_slot(slots: Any, node: int, token: int) -> Any:
 
 @njit(inline="always")
 def slot_of(slots: Any, node: int, token: int) -> Any:
-    """The row of `slots` of the child of `node` for `token`, or the free row where it belongs."""
+    """Return the row of `slots` of the child of `node` for `token`, or the free row for it."""
     mask = len(slots) - 1
     slot = _first_slot(slots, node, token)
     while slots[slot, CHILD] != NONE and (slots[slot, PARENT] != node or slots[slot, KEY] != token):
@@ -61,13 +61,13 @@ def slot_of(slots: Any, node: int, token: int) -> Any:
 
 @unowned
 def find(slots: Any, node: int, token: int) -> Any:
-    """The child of `node` for `token`, or NONE."""
+    """Return the child of `node` for `token`, or NONE."""
     return slots[slot_of(slots, node, token), CHILD]
 
 
 @unowned
 def count_child(node: int, token: int, trie: Any, used: int) -> Any:
-    """Count `token` after `node` and move it before its siblings; (the child, nodes in use)."""
+    """Count `token` after `node`, move it before its siblings; return it and the nodes in use."""
     nodes = trie.nodes
     counts = trie.counts
     slots = trie.slots
@@ -113,7 +113,7 @@ def _unlink(nodes: Any, node: int, child: int) -> None:
 
 @unowned
 def count_ids(ids: Any, trie: Any, open_nodes: Any, used: int) -> int:
-    """Count the sequences that end at each of `ids`, int32; returns the number of nodes in use.
+    """Count the sequences that end at each of `ids`, int32; return the number of nodes in use.
 
     `open_nodes[k]`, int32 (depth + 1,), is the node of the last k tokens, NONE if there are fewer.
     """
@@ -145,7 +145,7 @@ def _rank(child: int, counts: Any, frequent: Any) -> None:
 def _count_logged(
     ids: Any, arrays: Any, open_nodes: Any, used: int, steps: Any, frequent: Any
 ) -> int:
-    """As `count_ids`, with what `_take_back` needs of each token in `steps` and `frequent`."""
+    """Count as `count_ids` does, and record for `_take_back` in `steps` and `frequent`."""
     trie = CountArrays(arrays[0], arrays[1], arrays[2], arrays[3])
     for i in range(len(ids)):
         token = ids[i]
@@ -239,7 +239,7 @@ class Log:
 
     @staticmethod
     def joined(logs: "Sequence[Log]") -> "Log":
-        """Return the log of tokens that follow each other, of their logs."""
+        """Join the logs of tokens that follow each other."""
         steps = np.concatenate([log.steps for log in logs])
         return Log(steps, np.concatenate([log.frequent for log in logs]))
 
@@ -289,7 +289,7 @@ class CountTrie:
         """Take back the last tokens.
 
         Args:
-            log: Of the last tokens.
+            log: The log of the last tokens.
             remaining: The number of its first tokens that are not taken back.
             text: All tokens that were counted before those that are taken back, int32 (tokens,).
         """
@@ -321,7 +321,7 @@ class CountTrie:
         self.open_nodes[1:] = NONE
 
     def put_first_met_first(self) -> None:
-        """Turn the lists of children round, for a text that is counted in full."""
+        """Reverse the lists of children, for a text that is counted in full."""
         _turn_round(self.arrays.nodes, self.used)
 
 

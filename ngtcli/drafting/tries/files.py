@@ -1,6 +1,6 @@
 """The files in the cache folder of tries: declared here, and described from their headers.
 
-Loads no numpy, since light commands list them, and answers report how their trie was had.
+This module does not import numpy, because light commands list the files.
 """
 
 from dataclasses import dataclass, field
@@ -58,8 +58,9 @@ _OMIT = json_key(omit=True)
 class KeptFile:
     """A file as `ngt trie list` shows it; `created` is in seconds since 1970.
 
-    A trie has `n` and `lp`, others a `name`; a trie and a background have `nodes`. Of a background
-    `tokenizer` is the fingerprint of the one that it is for, `model` a model that has it.
+    A trie has `n` and `lp`, others a `name`; a trie and a background have `nodes`. For a
+    background, `tokenizer` is the fingerprint of its tokenizer, and `model` a model with this
+    tokenizer.
     """
 
     kind: Literal["trie", "datastore", "background"]
@@ -86,7 +87,7 @@ _KINDS: dict[str, tuple[ArrayFile, tuple[str, ...]]] = {  # and what else their 
 
 
 def describe(path: Path) -> KeptFile | None:
-    """Describe a trie, datastore or background; None for any other file."""
+    """Describe a trie, datastore or background; return None for any other file."""
     kinds = [kind for kind, (file, _) in _KINDS.items() if path.name.endswith(file.suffix)]
     if not kinds:
         return None

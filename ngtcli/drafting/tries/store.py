@@ -1,4 +1,4 @@
-"""The corpora in the cache: of documents, one file for each set, and datastores by name.
+"""The corpora in the cache: one file for each set of documents, and datastores by name.
 
 A file's name is its key, a hash of everything the corpus depends on. Its checksum and all bounds
 are checked before use: a file that passes can only cause wrong drafts, which verification rejects.
@@ -33,10 +33,10 @@ def document_trie(
 ) -> tuple[Corpus, TrieReport]:
     """Return the corpus of documents, from the cache or else built and saved there.
 
-    Each document is encoded by itself, so that its n-grams are the same for all prompts. A damaged
-    file is made again, and a warning says so; likewise where the cache cannot be written. Without
-    `keep` the corpus is built and the cache left alone: for texts that hardly come again. The token
-    ids of a cached file must be below `vocabulary`.
+    Each document is encoded separately, so that its n-grams are the same for all prompts. A damaged
+    file is made again with a warning; there is also a warning if the cache cannot be written.
+    Without `keep` the corpus is built without the cache, for texts that hardly come again. The
+    token ids of a cached file must be below `vocabulary`.
     """
     started = time.perf_counter()
     status = "built"
@@ -77,13 +77,13 @@ def trie_file(
 
 
 def about(documents: Sequence[Document]) -> dict[str, str]:
-    """Return metadata of a file: seconds since 1970, and the names of the first 50 documents."""
+    """Return a file's metadata: seconds since 1970, and the names of the first 50 documents."""
     names = json.dumps([d.name for d in documents[:50]])
     return {"created": str(int(time.time())), "documents": names}
 
 
 def load_trie(key: str, n: int, lp: int, vocabulary: int) -> Corpus | None:
-    """Load the cached corpus with that key; None without a file.
+    """Load the cached corpus with a key; return None without a file.
 
     Raises DamagedFileError, also for token ids that are not below `vocabulary`.
     """
@@ -98,7 +98,7 @@ def datastore_key(name: str, fingerprint: str) -> str:
 def save_datastore(
     texts: Sequence[Sequence[int]], name: str, fingerprint: str, documents: Sequence[Document]
 ) -> tuple[Path, int]:
-    """Write the token ids of documents to the cache; return the path, and how many there are.
+    """Write the token ids of documents to the cache; return the path, and the number of ids.
 
     A datastore of the same name is replaced. Raises OSError, EFBIG if it is too large.
     """
@@ -109,7 +109,7 @@ def save_datastore(
 
 
 def load_datastore(name: str, fingerprint: str, vocabulary: int) -> Corpus | None:
-    """Load the datastore of that name; None without a file.
+    """Load the datastore with a name; return None without a file.
 
     Raises DamagedFileError, also for token ids that are not below `vocabulary`, unless that is 0.
     """
