@@ -57,7 +57,7 @@ def check_drafting(settings: Settings) -> None:
         neutral.model.heads,
     ):
         return
-    from ngtcli.drafting.drafter import draft_settings  # here: they load numpy
+    from ngtcli.drafting.drafter import draft_settings  # imported here: it loads numpy
     from ngtcli.drafting.registry import parse_method
 
     method = parse_method(settings.drafting.method, draft_settings(settings))

@@ -56,12 +56,12 @@ class Answering:
         return event
 
     def interrupt(self) -> None:
-        """As `Answer.interrupt`."""
+        """Interrupt the answer, as `Answer.interrupt` does."""
         self._is_stopped = not self._is_begun
         self._events += self._submissions.interrupt()
 
     def close(self) -> None:
-        """As `Answer.close`."""
+        """End the answer, as `Answer.close` does."""
         self._events = []
         self._submissions.close()
 

@@ -24,7 +24,7 @@ def open_engine(
     """
     if settings.engine.engine == "vllm":
         reporting.status(f"Starting vLLM with {settings.model.model} …")
-        from ngtcli.engine.vllm.process import VllmEngine  # here: it loads torch
+        from ngtcli.engine.vllm.process import VllmEngine  # imported here: it loads torch
 
         vllm = VllmEngine(settings, size)
         process.before_leaving(vllm.close)
@@ -32,7 +32,7 @@ def open_engine(
 
         return VllmBatchEngine(VllmSession(settings, vllm), size=size, many=many)
     reporting.status("Starting …")
-    from ngtcli.engine.local import LocalSession  # here: they load torch
+    from ngtcli.engine.local import LocalSession  # imported here: it loads torch
     from ngtcli.engine.local_engine import LocalEngine
 
     session = LocalSession(settings, stand_ins=True, stays=many or stays)

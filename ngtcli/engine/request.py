@@ -13,7 +13,7 @@ from ngtcli.models.recommended import demonstration_limit
 from ngtcli.prompts.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
 from ngtcli.prompts.turns import Turn
 
-# Maximum length of a predicted answer in characters (guess). It is about 250,000 tokens, whose
+# Maximum length of a predicted answer in characters (a guess). It is about 250,000 tokens, whose
 # counts take 110 MB (derived from 7 nodes per token).
 MAX_PREDICTED = 1_000_000
 _PREDICTED_METHODS = ("auto", "trie", "llma")  # methods that draft from a predicted answer
@@ -46,7 +46,7 @@ def check_form(task: str, settings: Settings) -> None:
     """Raise UsageError for a form that is invalid, or that answers of the task cannot have."""
     if not settings.answer.has_form:
         return
-    from ngtcli.decoding.grammar.form import form_of  # here: few requests need it
+    from ngtcli.decoding.grammar.form import form_of  # imported here: few requests need it
 
     name = next(name for name in FORMS if settings.get(name))
     clash = ""
@@ -103,7 +103,7 @@ class Request:
 
     @property
     def documents(self) -> Sequence[Document]:
-        """The documents of the request."""
+        """Return the documents of the request."""
         return self.loaded.documents
 
     def incomplete_error(self, reason: str) -> NgtError | None:
@@ -118,7 +118,7 @@ class Request:
 
     @property
     def wording(self) -> Preset:
-        """The preset; if there are no documents, one that does not mention them."""
+        """Return the preset; if there are no documents, one that does not mention them."""
         return self.preset if self.documents else without_documents(self.preset)
 
 

@@ -40,15 +40,15 @@ from ngtcli.prompts.splitting import Part
 from ngtcli.system.json_form import dump_json
 
 TASK = "extract"
-Row = dict[str, Any]  # file, values, sources, probability, read, and conflicts where there are any
+Row = dict[str, Any]  # file, values, sources, probability, read, and conflicts if there are any
 Take = Callable[[Ended], object]
 Span = tuple[int, int]  # start and end in the text of a document
 _NO_FIELDS = "Give one as in --schema 'sender, due date, total float', or a JSON Schema."
 _MAX_CHOICES = 64  # values among which a model chooses; a guess
 _WHITE_SPACE = " \t\r\n"
 _MAX_WHOLE = 1e15  # larger whole numbers stay as they are; derived: repr writes these without e
-# How often rules are right: after a label, in the one sentence with a word of a field's name, and
-# in the one sentence with a value of its type. These stand as probabilities.
+# The share of rules' values that are right: after a label, in the only sentence with a word of a
+# field's name, and in the only sentence with a value of its type. They are used as probabilities.
 _BY_LABEL = 0.99
 _BY_WORDS = 0.9
 _BY_TYPE = 0.5
@@ -274,7 +274,7 @@ class Asking:
                 )
                 for start in starts
             ]
-        except (ValueError, IndexError, StopIteration):  # as of engines that know no grammar
+        except (ValueError, IndexError, StopIteration):  # an engine without grammars may write this
             raise NgtError("its answer is not JSON", hint="Name another model (-m).") from None
 
     # --- a question for each field ---

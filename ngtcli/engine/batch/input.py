@@ -21,9 +21,9 @@ from ngtcli.words import reason_of
 
 AHEAD = 64  # lines of a stream that are read before the first of them is answered; a guess
 IDS = 100_000  # ids of a stream, the last ones, that are compared with new ones; a guess
-_SKIPPED_BYTES = 1 << 20  # of a line that is too long, at once; a guess
-_FORMAT_BYTES = 1024  # enough to tell a format; a guess
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs begin a file in UTF-8 with it
+_SKIPPED_BYTES = 1 << 20  # bytes of an overlong line that are read at once; a guess
+_FORMAT_BYTES = 1024  # bytes, enough to recognize a format; a guess
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs begin UTF-8 files with it
 CheckPaths = Callable[[int, tuple[str, ...]], None]
 Shard = tuple[int, int]  # the I-th of every N lines, from 1
 
@@ -102,9 +102,9 @@ def read_lines(
     Raises:
         InputError: The stream is empty, or is not JSON lines.
     """
-    end = 0  # of the line, in bytes
+    end = 0  # the start of the line, in bytes
     number = 0
-    count = 0  # of lines that are not empty
+    count = 0  # the number of lines that are not empty
     known_ids = Ids(ids)
     part, parts = shard
     while raw := stream.readline(max_bytes + 1):
@@ -153,7 +153,8 @@ def _read(line: InputLine, raw: bytes, ids: Ids, check: CheckPaths) -> InputLine
     """Return the line with its id, and with its content or the error in it."""
     line_id, value = read_line(raw)
     line = replace(line, id=line.number if line_id is None else line_id)
-    if line_id is not None or isinstance(value, BatchLine):  # else its number may be another's id
+    # The number of a line without a valid id may be the id of another line.
+    if line_id is not None or isinstance(value, BatchLine):
         try:
             ids.check(line.id, line.number)
         except InputError as error:
@@ -197,7 +198,7 @@ class Lines:
 
     def __init__(self, lines: Iterable[InputLine], max_bytes: int = 0) -> None:
         self._waiting: dict[str, dict[str, deque[InputLine]]] = {}  # by task and documents
-        self._last_task = ""  # of the line that was taken last
+        self._last_task = ""  # those of the line that was taken last
         self._last_documents = ""
         self._max_bytes = max_bytes
         self._open: dict[int, int] = {}  # bytes of each line that is not answered, by index
@@ -220,7 +221,7 @@ class Lines:
                     of_task.setdefault(line.documents_key, deque()).append(line)
                     self.count += 1
                     self._changed.notify_all()
-        except BaseException as error:  # raised where lines are waited for
+        except BaseException as error:  # raised in the thread that waits for lines
             self._error = error
         with self._changed:
             self._ended = True

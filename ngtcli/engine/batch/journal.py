@@ -74,7 +74,7 @@ class _Line3(Struct, frozen=True):
         )
 
 
-# Older journals by what their runs wrote; those of tables and folders had the same records.
+# Older journals by the kind of output; those of tables and folders had the same records.
 _EARLIER: Mapping[str, Mapping[tuple[str, int], type[Any]]] = {
     BATCH: {("ngt-batch", 3): _Line3},
     TABLE: {("ngt-table", 2): Record},
@@ -119,10 +119,11 @@ class RunJournal:
         self._hint = hint
         self._resumes = not restart
         self._folder = os.path.realpath(path.parent)
-        self._records: dict[tuple[str, str], Record] = {}  # the last of each item, without rows
-        self._places: dict[tuple[str, str], list[int]] = {}  # of all records of each item
-        self._hashes: dict[str, set[str]] = {}  # of all that was written, by the names of files
-        self.names: dict[tuple[str, str], str] = {}  # of answers' files, by source and suffix
+        # The last record of each item, without rows, and the places of all of its records.
+        self._records: dict[tuple[str, str], Record] = {}
+        self._places: dict[tuple[str, str], list[int]] = {}
+        self._hashes: dict[str, set[str]] = {}  # hashes of all written versions, by file name
+        self.names: dict[tuple[str, str], str] = {}  # names of answers' files, by source and suffix
         self._journal = Journal(path, form, head, max_bytes, restart)
         try:
             for place, record in self._journal.earlier():

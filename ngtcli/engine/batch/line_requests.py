@@ -19,7 +19,7 @@ from ngtcli.errors import NgtError
 from ngtcli.system import reporting
 from ngtcli.system.files import key_of
 
-_READERS = 4  # that are open at once; a guess
+_READERS = 4  # readers that are open at once; a guess
 
 
 class LineRequests:
@@ -42,7 +42,7 @@ class LineRequests:
         self._folder = folder
         self._output = output
         self._open: dict[ReadingSettings, Documents] = {}  # readers
-        self._hashes: dict[int, tuple[str, str]] = {}  # of files and their texts, by line
+        self._hashes: dict[int, tuple[str, str]] = {}  # hashes of files and of their texts, by line
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
         """Raise UsageError if a line's paths name a file that this run writes."""
@@ -73,7 +73,8 @@ class LineRequests:
             request = replace(request, settings=self._of_vllm(content.task, request.settings))
         if paths:
             settings = request.settings
-            files = self._hash_of_files(paths, settings, stamp_of)  # first, to notice a change
+            # This comes before reading, so that a change meanwhile is noticed later.
+            files = self._hash_of_files(paths, settings, stamp_of)
             request = replace(request, loaded=self._load(paths, settings))
             self._hashes[line.index] = files, _hash_of_texts(request.loaded)
         return request

@@ -28,7 +28,7 @@ AnyLine = TypeVar("AnyLine", bound=Struct)
 Id = Annotated[str, Meta(max_length=1000)] | Annotated[int, Meta(ge=1 - 2**63, le=2**63 - 1)]
 HINT = "Write one JSON object per line."
 _TASKS = f"Choose from {', '.join(TASKS)}."
-_HINTS = {  # by the key of a line
+_HINTS = {  # by key of a line
     "id": "It must be a string of at most 1,000 characters, or a whole number.",
     "paths": "It must be a list of strings: files, folders or patterns.",
     "settings": "It must be an object.",
@@ -197,7 +197,8 @@ class Ids:
 
     def __init__(self, max_count: int = 0) -> None:
         self._max_count = max_count
-        self._numbers: OrderedDict[str | int, int] = OrderedDict()  # of the first line with each id
+        # The number of the first line with each id.
+        self._numbers: OrderedDict[str | int, int] = OrderedDict()
 
     def check(self, line_id: str | int, number: int) -> None:
         """Raise InputError if a line with another number has the id."""
@@ -249,7 +250,7 @@ def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
         raise InputError("half of a character (a lone surrogate)", hint=HINT) from None
     except RecursionError:
         raise InputError("nested too deeply", hint=HINT) from None
-    except ValueError as error:  # a number with too many digits, too
+    except ValueError as error:  # also for a number with too many digits
         reason = str(error).split(":")[0].lower()
         place = ""
         if isinstance(error, json.JSONDecodeError):

@@ -72,15 +72,15 @@ class ListedItems:
         self._items = deque(items)
 
     def wait(self) -> bool:
-        """As `Items.wait`."""
+        """Return whether an item is left."""
         return bool(self._items)
 
     def take(self) -> Item | None:
-        """As `Items.take`."""
+        """Return the next item; None after the last one."""
         return self._items.popleft() if self._items else None
 
     def done(self, item: Item) -> None:
-        """As `Items.done`."""
+        """Do nothing: there is always room for another item."""
 
 
 class Results(Protocol):
@@ -110,7 +110,7 @@ class _OpenItem:
     item: Item
     work: Work
     requests: Sequence[Request] = ()
-    undrawn: deque[int] = field(default_factory=deque)  # numbers of requests
+    undrawn: deque[int] = field(default_factory=deque)  # the number of each request
     answers: dict[int, Ended] = field(default_factory=dict)
     documents: int = 0
     has_row: bool = False

@@ -21,17 +21,17 @@ from ngtcli.system.files import file_sha256, write_atomically
 from ngtcli.system.journal import ANSWERS, errors_named
 from ngtcli.system.json_form import dump_json
 
-Row = Mapping[str, Any]  # values by column, as JSON has them
+Row = Mapping[str, Any]  # JSON values by column
 _DIALECTS = {".csv": "excel", ".tsv": "excel-tab"}
 SUFFIXES = (*_DIALECTS, ".jsonl", ".json")
 NAMES = "Name a file that ends in .csv, .tsv, .jsonl or .json."
 _KEEP = "Move it, name another with -o, or overwrite it with --force."
-_COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # as OWASP lists them
-_MAX_RECORD_BYTES = 1_000_000_000  # of a record, which has all rows of a document; a guess
-_VIEWS = (
-    50  # a table is written when it has grown by a 50th: all writes take as much as 50; a guess
-)
-# Of a file's name without number and suffix; derived: file systems take 255 bytes in all.
+_COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # the list of OWASP
+_MAX_RECORD_BYTES = 1_000_000_000  # bytes of a record, which has all rows of a document; a guess
+# A table is written when it has grown by a 50th, so that all writes together take as long as about
+# 50 writes of the whole table; a guess.
+_VIEWS = 50
+# Bytes of a file's name without number and suffix; derived: file systems allow 255 bytes.
 _MAX_NAME_BYTES = 200
 
 
@@ -39,7 +39,7 @@ def check_table(path: Path) -> None:
     """Raise UsageError if the name is not that of a table, or the path is not that of a file."""
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: not the name of a table", hint=NAMES)
-    if path.exists() and not path.is_file():  # a device or a pipe, which nothing can be resumed in
+    if path.exists() and not path.is_file():  # a device or a pipe, where no run can be resumed
         raise UsageError(f"{path}: not a regular file", hint=NAMES)
 
 
@@ -94,8 +94,8 @@ class RowsOutput(ABC):
         hint: What to do if nothing can be written.
     """
 
-    files: tuple[Path, ...] = ()  # that are written and known before any document is
-    _suffix = ""  # of a file for each document
+    files: tuple[Path, ...] = ()  # written files that are known before any document is
+    _suffix = ""  # the suffix of a file for each document
 
     def __init__(
         self, journal: RunJournal, *, restart: bool, force: bool, hint: str = ANOTHER_FILE
@@ -104,33 +104,33 @@ class RowsOutput(ABC):
         self._hint = hint
         self._force = force
         self._resumes = not restart  # whether the same command continues with what is done
-        self._names: dict[ItemId, str] = {}  # of this run's documents, in their order
+        self._names: dict[ItemId, str] = {}  # names of this run's documents, in their order
         if restart:
             journal.forget_items()
 
     def expect(self, names: Mapping[ItemId, str]) -> None:
-        """As `FileRows.expect`.
+        """Set the documents of this run, as `FileRows.expect` does.
 
         Raises UsageError if this would overwrite a file that has changed since it was written.
         """
         self._names = dict(names)
 
     def to_do(self) -> Sequence[ItemId]:
-        """As `FileRows.to_do`."""
+        """Return the documents that are not done, as `FileRows.to_do` does."""
         return self._journal.to_do(self._names)
 
     def deleted(self) -> Sequence[str]:
-        """As `FileRows.deleted`."""
+        """Return the deleted files, as `FileRows.deleted` does."""
         return self._journal.deleted(self._names)
 
     def has(self, item: ItemId) -> bool:
-        """As `FileRows.has`."""
+        """Return whether a document is done, as `FileRows.has` does."""
         return self._journal.has(item)
 
     def rows(self, item: ItemId) -> Sequence[Row]:
-        """As `FileRows.rows`. Raises OSError."""
+        """Return the rows of a finished document. Raises OSError."""
         rows: list[dict[str, Any]] = json.loads(self._journal.rows(item))
-        # A document may be called otherwise than when it was answered, beside one of its name.
+        # The name may have changed since the answer, if another document of this name was added.
         name = self._names[item]
         return [{**row, "file": name} if "file" in row else row for row in rows]
 
@@ -151,7 +151,7 @@ class RowsOutput(ABC):
         """Write the output that a finished document affects."""
 
     def wrote(self, path: str) -> bool:
-        """As `FileRows.wrote`."""
+        """Return whether this command wrote a file, as `FileRows.wrote` does."""
         return self._journal.wrote(path)
 
     def _changed(self, path: Path) -> str:
@@ -245,7 +245,7 @@ class TableOutput(RowsOutput):
         self._new = 0  # documents done since
 
     def targets(self) -> Sequence[Path]:
-        """As `FileRows.targets`."""
+        """Return the paths of all written files, as `FileRows.targets` does."""
         return [self._path]
 
     def expect(self, names: Mapping[ItemId, str]) -> None:
@@ -254,7 +254,7 @@ class TableOutput(RowsOutput):
         self._shown = len(names) - len(self.to_do())
 
     def put(self, item: ItemId, rows: Sequence[Row]) -> None:
-        if not self._journal.is_begun:  # after a kill the old table is known, too
+        if not self._journal.is_begun:  # so that the old table is recognized after a kill
             old = file_sha256(self._path)
             if old:
                 self._journal.put_written(self._path.name, old)
@@ -332,7 +332,7 @@ class FolderOutput(RowsOutput):
         super().__init__(journal, restart=restart, force=force, hint=hint)
 
     def targets(self) -> Sequence[Path]:
-        """As `FileRows.targets`."""
+        """Return the paths of all written files, as `FileRows.targets` does."""
         return [*self._paths.values()]
 
     def path_of(self, item: ItemId) -> Path:
@@ -340,7 +340,7 @@ class FolderOutput(RowsOutput):
         return self._paths[item]
 
     def expect(self, names: Mapping[ItemId, str]) -> None:
-        """As `FileRows.expect`; removed files of finished documents are written again."""
+        """Set the documents of this run, and rewrite removed files of finished documents."""
         super().expect(names)
         self._name_files()
         for item in names:
