@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-WIDTH = (
-    16  # likeliest tokens of a guess that are read; a guess: growth takes the best of all sources
-)
+# The likeliest tokens of a head's proposal that are read; a guess: growth takes the best of all
+# sources.
+WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,7 @@ def compile_here(descriptor: int | None = None) -> None:
     sending = None if descriptor is None else Connection(descriptor, readable=False)
     if sending is not None:
         compiled.compiled_listeners.append(lambda key, data: sending.send((key, data)))
-    from ngtcli.drafting.auto.drafter import compile_loops  # here: it loads numba
+    from ngtcli.drafting.auto.drafter import compile_loops  # imported here: it loads numba
 
     compile_loops()
     if sending is not None:

@@ -64,9 +64,8 @@ class AutoConfig:
     # document questions at 32 nodes, with the pool, of the same stage written in C++.
     stage_rate: float = 0.2  # of Adagrad's steps. Tried: 0.1 loses 0.1%; 0.3 changes nothing.
     stage_max_factor: float = 1e3  # and 1 / 1000: bounds of e to the power of a weight; a guess
-    stage_most_squares: float = (
-        400.0  # what Adagrad's sums count at most in a later answer; a guess
-    )
+    # The maximum that Adagrad's sums have at the start of a later answer; a guess.
+    stage_most_squares: float = 400.0
     # Of a probability that a node needs to enter the tree, the share below which a candidate keeps
     # what the blend gives it. Tried: 0 and 0.3 change nothing, and take 3 times as many candidates.
     stage_share: float = 0.6
@@ -112,9 +111,8 @@ class AutoConfig:
     guess_trust: float = 5.0
     guess_trials: int = 8  # steps in which a head is asked before it is judged; a guess
     guess_rest: int = 64  # most steps between two questions to a head that does not pay; a guess
-    pace_decay: float = (
-        0.9  # a step, of the seconds and tokens by which a token's are known; a guess
-    )
+    # Decay per step of the seconds and tokens from which the time of a token follows; a guess.
+    pace_decay: float = 0.9
     guess_rate: float = 0.05  # learning rate of what a head gains, a step; a guess
     guess_timings: int = 15  # calls of a head whose median time is its cost; a guess
 

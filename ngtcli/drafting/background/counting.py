@@ -1,4 +1,4 @@
-"""Counts of token sequences from counts of phrases, for the tokenizer at hand.
+"""Counts of token sequences from counts of phrases, for one tokenizer.
 
 A sequence of tokens that begins in one word and ends in another occurs as often as the phrases from
 the one word to the other do. So the counts are those of the text in which the phrases were counted,

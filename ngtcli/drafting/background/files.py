@@ -23,7 +23,7 @@ def background_path(name: str, fingerprint: str) -> Path:
 
 def open_background(name: str, fingerprint: str, vocab_size: int) -> "BackgroundCounts":
     """Map the counts of a background. Raises FileNotFoundError and DamagedFileError."""
-    from ngtcli.drafting.tries.background import load_counts  # here: it loads numpy
+    from ngtcli.drafting.tries.background import load_counts  # imported here: it loads numpy
 
     about = {TOKENIZER: fingerprint, "name": name}
     return load_counts(BACKGROUNDS, background_path(name, fingerprint), vocab_size, about)

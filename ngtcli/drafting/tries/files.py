@@ -43,7 +43,7 @@ TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids 
 
 @dataclass(frozen=True, slots=True)
 class TrieReport:
-    """How the trie was obtained: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
+    """The origin of the trie: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
 
     status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt", "none")))
     seconds: float = field(default=0.0, metadata=json_key(digits=6))
