@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ngtcli.heads.head import Head
 
-_MAX_WAITING = 1024  # rows that may wait to be read (guess: a chunk of a prompt)
+_MAX_WAITING = 1024  # rows that may wait to be read (a guess: a chunk of a prompt)
 
 
 class HeadRows:
@@ -56,7 +56,7 @@ class HeadRows:
 
     @torch.inference_mode()
     def follow(self, ids: Sequence[int]) -> bool:
-        """As Heads.follow: hand over all rows if the last of `ids` is the token after them."""
+        """Let the heads read all rows if the last of `ids` is the token after them."""
         if self._start + len(self._ids) != len(ids) - 1:
             return False
         if self._ids:

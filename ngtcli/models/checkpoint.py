@@ -30,7 +30,8 @@ _TOKENIZERS = (
 ).split()
 _PROJECTOR = "mmproj"  # prefix of GGUF files with the vision part of a multimodal model
 TEMPLATE_HINT = "Correct the chat template in the model's folder, or name another model (-m)."
-LARGEST_JSON = 256_000_000  # bytes of one file of a tokenizer (guess: the largest known has 35 MB)
+# Maximum bytes of one file of a tokenizer (a guess: the largest known has 35 MB).
+LARGEST_JSON = 256_000_000
 HINT = "Give a folder with a transformers model, a GGUF file, a Hugging Face id, or -m builtin."
 
 
@@ -69,7 +70,7 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
 
         return unpack(name, gguf_file)
     if is_adapter:
-        from ngtcli.models.adapters import merged_folder  # here: it imports this file
+        from ngtcli.models.adapters import merged_folder  # imported here: it imports this file
 
         return merged_folder(name, path.resolve())
     if os.path.isdir(path):  # for a name that is too long it is False, where Path.is_dir raises
@@ -171,7 +172,8 @@ def _check_template(folder: Path) -> None:
             template = read_bounded(file, LARGEST_JSON).decode()
     if not isinstance(template, str):
         return
-    from jinja2 import Environment, TemplateSyntaxError  # here: commands without a model
+    # Imported here, because commands without a model do not need it.
+    from jinja2 import Environment, TemplateSyntaxError
 
     try:
         Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)

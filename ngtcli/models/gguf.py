@@ -243,7 +243,7 @@ def _add_rope_factors(name: str, config: Any, header: Any) -> None:
     Raises:
         ModelError: The file has other factors, which a configuration cannot hold.
     """
-    import numpy as np  # here: light commands import this file
+    import numpy as np  # imported here: light commands import this file
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     prefixes = ("rope_freqs", "rope_factors")

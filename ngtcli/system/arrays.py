@@ -165,7 +165,7 @@ class ArrayFile:
 
 
 class ArrayWriter:
-    """Writes an array file piece by piece; call `close` at the end. Methods raise OSError.
+    """A writer of an array file, piece by piece; call `close` last. Methods raise OSError.
 
     Args:
         folder: Where the file is written.

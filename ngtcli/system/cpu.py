@@ -70,7 +70,7 @@ def instruction_sets() -> frozenset[str]:
 
 def architecture() -> str:
     """Return torch's name of the architecture: "x86_64" or "aarch64"."""
-    import torch  # here: light commands do without
+    import torch  # imported here: light commands do not need it
 
     return str(torch.cpu.get_capabilities().get("architecture", ""))
 
@@ -78,7 +78,7 @@ def architecture() -> str:
 @lru_cache(maxsize=1)
 def _cpu_capabilities() -> frozenset[str]:
     """Return the CPU's instruction sets, by torch's names."""
-    import torch  # here: light commands do without
+    import torch  # imported here: light commands do not need it
 
     capabilities = torch.cpu.get_capabilities()
     return frozenset(name for name, value in capabilities.items() if value is True)

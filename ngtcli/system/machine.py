@@ -20,7 +20,7 @@ _LIMITS = (
     ("memory.high", "memory.current"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-MAX_THREADS = 1024  # (guess) a larger number is the user's mistake
+MAX_THREADS = 1024  # (a guess) a larger number is the user's mistake
 
 
 def pick_threads(threads: int = 0) -> int:
@@ -103,7 +103,7 @@ def pick_device(name: str) -> str:
     Args:
         name: "cuda", "mps" or "cpu", or "auto" for the first of these that is available.
     """
-    import torch  # here: light commands do without
+    import torch  # imported here: light commands do not need it
 
     available = {
         "cuda": torch.cuda.is_available(),
@@ -119,7 +119,7 @@ def pick_device(name: str) -> str:
 
 def return_memory() -> None:
     """Return freed memory of this process to the system; GNU's C library would keep it."""
-    import ctypes  # here: light commands do without
+    import ctypes  # imported here: light commands do not need it
 
     with suppress(AttributeError, OSError, TypeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
@@ -128,7 +128,7 @@ def return_memory() -> None:
 def free_memory(device: str) -> int | None:
     """Return the free bytes of a device such as "cuda:0"; None if they are unknown."""
     if device.startswith("cuda"):
-        from torch import cuda  # here: light commands do without
+        from torch import cuda  # imported here: light commands do not need it
 
         # torch keeps memory that it does not use, for further tensors.
         unused = cuda.memory_reserved(device) - cuda.memory_allocated(device)

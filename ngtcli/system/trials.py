@@ -20,7 +20,7 @@ from ngtcli.system.machine import busy
 from ngtcli.system.store import Kind
 
 Result = TypeVar("Result")
-_MAX_TRIES = 3  # measurements on a machine that is always busy (guess)
+_MAX_TRIES = 3  # measurements on a machine that is always busy (a guess)
 # Variables that set the precision of CUDA and its workspaces.
 _GPU_SWITCHES = (
     "NVIDIA_TF32_OVERRIDE",
@@ -91,7 +91,7 @@ def device_and_threads(device: Any) -> tuple[str, str, int]:
 
     The precision of float32 matmuls is added to the name if it is reduced.
     """
-    import torch  # here: light commands do without
+    import torch  # imported here: light commands do not need it
 
     precision = float32_precision().removeprefix("highest")
     if device.type == "cuda":
@@ -104,7 +104,7 @@ def float32_precision() -> str:
 
     "highest" is float32; "mixed" stands for settings that differ between devices.
     """
-    import torch  # here: light commands do without
+    import torch  # imported here: light commands do not need it
 
     try:
         return torch.get_float32_matmul_precision()
