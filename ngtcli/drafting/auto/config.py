@@ -24,12 +24,12 @@ class AutoConfig:
     # Continuations of a context that are read, the most recent first. Swept: -0.56% / -0.24%;
     # +0.02% / +0.08%.
     scanned: int = 24
-    # The same of the background, the most frequent first. Swept with the shipped one, as below:
+    # The same for the background, the most frequent first. Swept with the shipped one, as below:
     # 2.653; 2.655 with 24; 2.651 with 8.
     scanned_background: int = 12
-    # Of the background, matches differ by how often they were seen and by the share of the most
-    # frequent continuation: bounds of both. Swept with 0.94 million tokens of English,
-    # mean acceptance length on odd ids at 32 nodes, with the pool: 2.660; buckets as of the others
+    # Matches in the background are divided into buckets by how often they were seen and by the
+    # share of the most frequent continuation: bounds of both. Swept with 0.94 million tokens of
+    # English, mean acceptance length on odd ids at 32 nodes, with the pool: 2.660; buckets as of the others
     # 2.653; seen 2.5, 12.5, 100.5 2.655; shares 0.9, 0.5 2.661; 0.6, 0.2 2.661.
     background_seen: tuple[float, ...] = (1.5, 4.5, 24.5)
     background_agrees: tuple[float, ...] = (0.75, 0.3)
@@ -40,14 +40,15 @@ class AutoConfig:
     # Observations that the fitted escape probabilities weigh. Swept: -0.17% / +0.15%;
     # +0.10% / -0.04%.
     trust: float = 100.0
-    # Observations that earlier answers of a process weigh at most; a guess: 240 answers make fewer.
+    # The maximum weight, in observations, of earlier answers of a process; a guess: 240 answers
+    # make fewer.
     most_observed: float = 20_000.0
     scores_escape: float = 0.7  # of scores before any was observed, as no recording holds scores
     unused_escape: float = 0.999  # of background and scores at order 0, never queried; derived
 
     # Tree growth (growth.py)
-    # Most children of a node that are considered, the likeliest. Swept with a background:
-    # -0.05% / -0.18%; -0.01% / -0.10%; at 64 nodes -0.74% / -0.73%; +0.37% / +0.08%.
+    # The maximum number of a node's children that are considered, likeliest first. Swept with a
+    # background: -0.05% / -0.18%; -0.01% / -0.10%; at 64 nodes -0.74% / -0.73%; +0.37% / +0.08%.
     children: int = 24
     min_path_probability: float = 1e-200  # below it a path counts as impossible; derived: float64
 
@@ -97,20 +98,20 @@ class AutoConfig:
     min_rank_weight: float = 1e-3  # a successor below it is dropped; a guess
 
     # Learned heads as sources (sources/heads.py)
-    heads: int = 4  # most learned heads at once; a guess
+    heads: int = 4  # maximum number of learned heads at once; a guess
     guess_states: int = 512  # nodes of a step that heads guess after, all together; a guess
     # Lower bounds of the probability of a head's likeliest token, which divide its proposals into
     # buckets; a guess. A table of escapes has two times as many buckets plus two.
     guess_sure: tuple[float, ...] = (0.95, 0.8, 0.6, 0.4, 0.2)
-    # Escape probability of a guess before any was observed, beside a match of so many tokens, and
-    # the observations that it weighs. Swept with EAGLE-3's recorded success (tokens a step on
+    # Initial escape probability of a head's proposal beside a match of 0, 1, … tokens, and its
+    # weight in observations. Swept with EAGLE-3's recorded success (tokens a step on
     # CNN/DM, code edits) and with heads of the built-in model that know little (Medusa, EAGLE-3;
     # 15.71 without): from 0.2 to 0.8 by 100 observations 3.54, 4.87; 13.33, 14.19, by 5 3.50, 4.85;
     # 14.43, 14.67; from 0.4 to 0.98 by 5 3.45, 4.78; 15.44, 15.44; these 14.67, 15.44.
     guess_escapes: tuple[float, ...] = (0.3, 0.3, 0.4, 0.5, 0.7, 0.85, 0.95)
     guess_trust: float = 5.0
-    guess_trials: int = 8  # steps in which a head is asked before it is judged; a guess
-    guess_rest: int = 64  # most steps between two questions to a head that does not pay; a guess
+    guess_trials: int = 8  # steps in which a head is called before it is judged; a guess
+    guess_rest: int = 64  # maximum steps between two calls of a head that does not pay off; a guess
     # Decay per step of the seconds and tokens from which the time of a token follows; a guess.
     pace_decay: float = 0.9
     guess_rate: float = 0.05  # learning rate of what a head gains, a step; a guess
@@ -136,7 +137,7 @@ class AutoConfig:
     plain_trial: int = 200  # steps without drafts after which some are tried whatever they cost
     bins: int = 8  # of node probabilities: above 1/2, above 1/4, …; derived: down to 1/128
     trust_decay: float = 0.99  # of the accepted / expected tallies, a step
-    first_drafting_s: float = 2e-4  # seconds; most that the first proposal counts as taking
+    first_drafting_s: float = 2e-4  # maximum seconds for which the first proposal counts
     drafting_rate: float = 0.05  # learning rate of the seconds that a proposal takes; a guess
 
     # The cost of a pass (costs.py)

@@ -177,7 +177,7 @@ def _take_back(arrays: Any, used: int, steps: Any, frequent: Any, remaining: int
                 continue
             counts[child, COUNT] -= 1.0
             counts[parent, FOLLOWED] -= 1.0
-            if before == NONE:  # it stood in front before, too
+            if before == NONE:  # it was the first before, too
                 continue
             _unlink(nodes, parent, child)
             if before == _NEW:
