@@ -50,7 +50,7 @@ TYPES = {
 # Bytes reserved for a header, enough for 30,000 arrays with names of usual length (derived).
 HEADER_SIZE = 1 << 22
 PADDING = ":pad"  # suffix of the name of padding
-# Arrays begin at multiples of so many bytes: a line of the CPU's cache, and oneDNN's own alignment.
+# Alignment of arrays in bytes: that of a line of the CPU's cache, and of oneDNN.
 _ALIGNMENT = 64
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 KEPT_WARM = "_NGT_KEPT_WARM"
 # Begins the error that ended such a server, to tell it from the warnings in its log.
 FAILED = "ngt: error: "
-# Within so many seconds, a second Ctrl-C is the same key press, or `timeout` signalling twice
+# Within this many seconds, a second Ctrl-C is the same key press, or `timeout` signalling twice
 # (a guess).
 AGAIN_S = 0.2
 WRITE_S = 2.0  # longest wait in seconds for a file that is being written (a guess)
