@@ -29,8 +29,8 @@ class AutoConfig:
     scanned_background: int = 12
     # Matches in the background are divided into buckets by how often they were seen and by the
     # share of the most frequent continuation: bounds of both. Swept with 0.94 million tokens of
-    # English, mean acceptance length on odd ids at 32 nodes, with the pool: 2.660; buckets as of the others
-    # 2.653; seen 2.5, 12.5, 100.5 2.655; shares 0.9, 0.5 2.661; 0.6, 0.2 2.661.
+    # English, mean acceptance length on odd ids at 32 nodes, with the pool: 2.660; buckets as
+    # of the others 2.653; seen 2.5, 12.5, 100.5 2.655; shares 0.9, 0.5 2.661; 0.6, 0.2 2.661.
     background_seen: tuple[float, ...] = (1.5, 4.5, 24.5)
     background_agrees: tuple[float, ...] = (0.75, 0.3)
     # Distance of escape probabilities from 0 and 1, so that no product becomes 0. Swept: 0; 0.
