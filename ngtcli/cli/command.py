@@ -1,4 +1,4 @@
-"""Commands of ngt: functions whose options are their parameters and settings.
+"""Commands of ngt: functions, with an option for each parameter and each setting.
 
     @command("list", settings=("model", "max_mb"), view=table("name,tokens", cells))
     def docs_list(
@@ -9,7 +9,7 @@
     ) -> list[Row]:
         '''List documents.'''
 
-The parameters of the function are declared as Typer documents it, except for three types:
+The parameters of the function are declared as Typer's documentation says, except for three types:
 
 - `SettingFlags` receives the settings that were given on the command line. The command has an
   option for each name in `settings`.
@@ -17,12 +17,12 @@ The parameters of the function are declared as Typer documents it, except for th
 - `typer.Context` receives the context.
 
 A command with a `view` returns a report, or yields it and continues. With `--json` the report is
-printed as JSON; otherwise the view shows it. `ngt schema` describes the type of `report`.
+printed as JSON; otherwise the view shows it. `ngt schema` describes the type of the report.
 
-Typer can make a command only from a function's own parameters. So `Declaration` collects the
-parameters from the function, the settings and the flags of all commands, and the classes below are
-what Typer documents for `cls`. Typer itself parses the command line, reports errors, and prints
-help pages and completions.
+By itself Typer makes a command only from a function's own parameters. So `Declaration` collects the
+parameters from the function, the settings and the flags of all commands, and passes them to
+`Command` and `Group`, which are subclasses of Typer's classes. Typer itself parses the command
+line, reports errors, and prints help pages and completions.
 """
 
 import inspect
@@ -138,7 +138,7 @@ class Command(TyperCommand):
         self._declaration = declaration
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters with `--help`."""
+        """Return the parameters and `--help`, none of which makes Typer load pydantic."""
         return quickly_converted(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -193,7 +193,7 @@ class Group(TyperGroup):
         return decorate
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters with `--help`."""
+        """Return the parameters and `--help`, none of which makes Typer load pydantic."""
         return quickly_converted(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -203,7 +203,11 @@ class Group(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the arguments name. Raises UsageError if it is a file."""
+        """Return the command that the arguments name.
+
+        Raises:
+            UsageError: They name a file or a folder instead, which the command `show` would read.
+        """
         name = args[0]
         is_unknown = self.get_command(ctx, name) is None and not ctx.resilient_parsing
         if is_unknown and "show" in self.commands and os.path.lexists(name):
@@ -317,16 +321,17 @@ def _cache_within_bound(*, verbose: bool) -> Iterator[None]:
 
 @contextmanager
 def _hints_for_flags(context: typer.Context, settings: Sequence[str]) -> Iterator[None]:
-    """Raise UsageError with a hint for an unknown flag whose meaning is known.
+    """Turn the error for an unknown flag into a UsageError with a hint, where there is one.
 
-    Known are flags of earlier versions, and those settings of the command that `--set` gives.
+    There is one for flags of earlier versions, and for settings of the command that only `--set`
+    gives.
     """
     try:
         yield
     except typer.TyperException as error:
         flag = getattr(error, "option_name", "")  # only the error for an unknown option has it
-        is_known = any(flag in (*p.opts, *p.secondary_opts) for p in context.command.params)
-        if not flag or is_known:
+        has_flag = any(flag in (*p.opts, *p.secondary_opts) for p in context.command.params)
+        if not flag or has_flag:
             raise
         hint = removed_flag(context.command_path.removeprefix("ngt "), flag)
         hint = hint or _hint_of_set(flag, settings)
@@ -336,7 +341,7 @@ def _hints_for_flags(context: typer.Context, settings: Sequence[str]) -> Iterato
 
 
 def _hint_of_set(flag: str, settings: Sequence[str]) -> str:
-    """Return how to give the setting that a flag names with `--set`; "" if that is not possible."""
+    """Return how `--set` gives the setting that an unknown flag names; "" if it cannot."""
     name = flag.lstrip("-").replace("-", "_")
     setting = SETTINGS.get(name.removeprefix("no_"))
     if setting is None or setting.name not in settings or Use.SET not in setting.uses:

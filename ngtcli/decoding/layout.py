@@ -216,7 +216,9 @@ class Masks:
         self._ranges: dict[int, Tensor] = {}  # by size; kept, as CUDA graphs read them
 
     def of_tree(self, inputs: Inputs, capacity: int, near: Tensor | None = None) -> Any:
-        """Make the masks (1, 1, rows, capacity) of draft trees (paper, eq. 6), each in its slot.
+        """Make the masks (1, 1, rows, capacity) of draft trees, each in its slot.
+
+        They are those of "N-Gram Trie Speculative Decoding", eq. 6.
 
         Args:
             inputs: The inputs of the forward pass; the masks depend on nothing else in the cache.

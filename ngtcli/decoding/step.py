@@ -136,6 +136,7 @@ def _draft(
             for sequence, max_nodes in zip(sequences, shares, strict=True)
         ]
         drafts = drafting.propose(
+            # Each has a drafter; the condition is for the type checker.
             [sequence.drafter for sequence in sequences if sequence.drafter is not None],
             [sequence.log for sequence in sequences],
             [bound.room for bound in bounds],
@@ -209,17 +210,21 @@ def _read_logits(turns: list[_Turn], with_top: bool) -> None:
 
 
 def _verify_and_emit(turn: _Turn) -> None:
-    """Walk down the tree by the tokens that the model chooses, and emit them."""
+    """Walk down the tree by the tokens that the model chooses, and emit them.
+
+    In exact decoding only the tokens whose logits count are emitted. The log expects the others, so
+    that the next step verifies them again.
+    """
     sequence = turn.sequence
-    rows = sequence.numerics.rows
+    exact_rows = sequence.numerics.rows  # None: not exact
     try:
         path = verify(turn.tree, sequence.chooser(turn.logits, turn.chosen))
-        emitted = path if rows is None else countable(path, sequence.log, rows)
+        emitted = path if exact_rows is None else countable(path, sequence.log, exact_rows)
         sequence.emit(emitted, turn.tree)
     except NgtError as error:  # For example, the logits are not finite.
         sequence.error = error
         return
-    if rows is not None and not sequence.has_ended:
+    if exact_rows is not None and not sequence.has_ended:
         expect_tentative(sequence.log, turn.tree, path, emitted)
     turn.path = path
     turn.emitted = emitted
@@ -230,7 +235,8 @@ def _learn(turns: list[_Turn], seconds: float | None) -> None:
 
     Args:
         turns: The turns of the step.
-        seconds: The duration of the forward pass; None if it is not typical.
+        seconds: The time from the layout of the forward pass to the update of the cache; None if
+            it is not typical.
     """
     numerics = turns[0].sequence.numerics
     rows = numerics.padded(sum(len(turn.logits) for turn in turns))

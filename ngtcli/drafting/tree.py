@@ -63,7 +63,7 @@ class DraftTree:
         return depths
 
     def ancestors(self) -> npt.NDArray[np.bool_]:
-        """Return the mask of tree attention (paper, section 3.2).
+        """Return the mask of tree attention ("N-Gram Trie Speculative Decoding", section 3.2).
 
         Returns:
             bool (k + 1, k + 1) for k nodes; index 0 is the root, index i + 1 is node i. Each row is
@@ -79,7 +79,7 @@ class DraftTree:
         return seen.reshape(len(rows), len(rows))
 
     def below_chain(self, front: Sequence[int], origins: Sequence[str]) -> "DraftTree":
-        """Return this tree below a chain of tokens.
+        """Return a chain of tokens with this tree below its end.
 
         Args:
             front: The tokens of the chain.
@@ -127,7 +127,7 @@ class DraftTree:
         )
 
     def take(self, nodes: Sequence[int]) -> "DraftTree":
-        """Return the tree of some nodes, given with parents before children and probes last."""
+        """Return the tree of only these nodes, given with parents before children, probes last."""
         new_index = {node: i for i, node in enumerate([ROOT, *nodes], ROOT)}
         return DraftTree(
             tuple([self.tokens[node] for node in nodes]),
@@ -227,6 +227,8 @@ def depth_first(parents: Sequence[int], priority: Sequence[float]) -> list[int]:
         order.append(node)
         below = children.get(node, [])
         if len(below) > 1:
+            # Sorted from the best and then reversed, so that siblings of equal priority are popped
+            # in their order. An ascending sort would reverse them.
             below = sorted(below, key=priority.__getitem__, reverse=True)[::-1]
         stack += below  # The best child is the last, which is popped first.
     return order[1:]

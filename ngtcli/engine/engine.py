@@ -1,8 +1,9 @@
 """The engine: it takes prepared prompts and returns the events of their answers.
 
 A caller prepares a request on any thread, and adds the result when the engine has room for it. Each
-`step` then runs one forward pass for all jobs and returns their events. Progress within a
-step, such as the number of prefilled tokens, goes to the `report` of the request.
+`step` then prefills the prompt of one job or runs one forward pass for all jobs, and returns their
+events. Progress within a step, such as the number of prefilled tokens, goes to the `report` of the
+submission.
 """
 
 import threading
@@ -29,8 +30,9 @@ class Submission:
     Attributes:
         request: The request.
         owner: The client that sent the request; "" for the user of this process.
-        report: Receives messages, the progress of the prefill, and which part of a long document
-            is being summarized, while a step runs. It may raise StoppedError to end that work.
+        report: Receives messages while the request is prepared, and while a step runs also the
+            progress of the prefill and which part of a long document is being summarized. It may
+            raise StoppedError to end that work.
     """
 
     request: Request
@@ -65,7 +67,7 @@ class PreparedParts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedWithoutModel:
-    """A request that is answered without the model, as its documents lack its words."""
+    """A request that is answered without the model, as no passage has the question's words."""
 
     submission: Submission
     session: Session
@@ -93,7 +95,7 @@ class Job:
 
     @property
     def submission(self) -> Submission:
-        """The request that it answers, or a part of it."""
+        """The submission that the prompt belongs to; one in parts has a job for each part."""
         return self.prepared.submission
 
 
@@ -111,7 +113,8 @@ class Engine(ABC):
     def __init__(self, session: Session, *, many: bool = False) -> None:
         self.session = session
         self.many = many
-        self._starting = threading.Lock()  # Sessions share the latest grammars and tries.
+        # Held while an answer is prepared or begun: sessions share the latest grammars and tries.
+        self._starting = threading.Lock()
 
     # --- before a forward pass, from any thread ---
 
@@ -148,7 +151,10 @@ class Engine(ABC):
     def prepare_answer(
         self, submission: Submission, session: Session, prompt: Prompt, options: AnswerOptions
     ) -> Prepared:
-        """Prepare the answer to a request whose prompt has been made.
+        """Prepare the answer to a request from its final prompt, which is not that of a part.
+
+        The prompt gets the predicted answer. Text that looks like a control token is reported, if
+        remarks are wanted.
 
         Args:
             submission: The request.
@@ -174,7 +180,7 @@ class Engine(ABC):
     def prepare_prompt(
         self, submission: Submission, session: Session, prompt: Prompt, options: AnswerOptions
     ) -> Prepared:
-        """Prepare the answer to a prompt of a request, which may be that of a part.
+        """Prepare the answer to any prompt of a request: the final one, or that of a part.
 
         Args:
             submission: The request.

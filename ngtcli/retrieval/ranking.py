@@ -1,4 +1,4 @@
-"""Rank passages for a question: by BM25, by an embedding model as well, then by a reranker.
+"""Rank passages for a question: by BM25 and, if they are set, an embedding model and a reranker.
 
 The ranks by BM25 and by the embedding model are combined by reciprocal rank fusion: G. Cormack,
 C. Clarke and S. Büttcher, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank Learning
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ngtcli.retrieval.index import Index
     from ngtcli.retrieval.vectors import Vectors
 
-CANDIDATES = 100  # the best passages of each ranker, which are combined and reranked
+# How many passages a reranker reads. With one, or an embedding model, rankings have at least these.
+CANDIDATES = 100
 FUSION_K = 60  # of reciprocal rank fusion; from the paper
 
 
@@ -49,7 +50,7 @@ class Ranking:
 
 
 def rank(search: Search) -> Ranking:
-    """Return the best passages for a question, at most as many as wanted. Raises ModelError."""
+    """Return the best passages for the question of a search; see `Ranker.rank`."""
     return Ranker(search).rank(search.question)
 
 
@@ -67,11 +68,18 @@ class Ranker:
             search = replace(search, max_passages=max(search.max_passages, CANDIDATES))
         cutting = Cutting(retrieval.passage_tokens, retrieval.passage_overlap)
         self.index = index_of(search.documents, cutting, search.use_cache)
-        self._search = search  # for the first question
+        self._search = search  # `rank` replaces its question.
         self._vectors: Vectors | None = None
 
     def rank(self, question: str) -> Ranking:
-        """Return the best passages for a question. Raises ModelError."""
+        """Return the best passages for a question.
+
+        They are at most as many as wanted, or CANDIDATES if that is more and there is an embedding
+        model or a reranker.
+
+        Raises:
+            ModelError: A model cannot be loaded.
+        """
         search = replace(self._search, question=question)
         retrieval = search.settings.retrieval
         ranking = self._by_words(search)

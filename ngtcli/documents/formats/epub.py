@@ -29,7 +29,12 @@ _CHAPTER_ERRORS = (
 
 
 def parse(source: Source) -> Extracted:
-    """Read all chapters. Raises Unreadable, also for a book with copy protection."""
+    """Read all chapters; those that are broken are counted in a warning.
+
+    Raises:
+        Unreadable: The book is copy-protected, or too large. Other errors, such as a KeyError for
+            an archive without _CONTAINER, reach the worker, which reports the file as broken.
+    """
     archive = open_archive(source)
     writer = Writer()
     broken_chapters = 0
@@ -39,7 +44,7 @@ def parse(source: Source) -> Extracted:
             tree = tree_of(page)
             show(tree)
             write_tree(tree, writer)
-        except RecursionError:  # a RuntimeError, which the worker reports
+        except RecursionError:  # It is a RuntimeError, too, but the worker has a message for it.
             raise
         except _CHAPTER_ERRORS:
             broken_chapters += 1

@@ -5,7 +5,7 @@ The text (prompt and output) is searched for its own last tokens: first for the 
 tokens after the first match, at most `num_output_tokens` of them.
 
 Details:
-- The first match in the text wins, not the last one and not the one with the longest context.
+- Of several matches of one length, the first in the text wins.
 - A match counts only if a token follows it. It may overlap the suffix, and the draft ends where the
   text ends, so that it may be a single token.
 - The n-gram is shorter than the text: in a text of three tokens it has at most two.
