@@ -540,8 +540,8 @@ class AnswerSettings(_Part):
     stop: tuple[str, ...] = _answer((), "Stop at this text; may be repeated.")
     schema: str = _answer(
         "",
-        "The answer is JSON that follows this: a JSON Schema, fields such as 'name, age int, due"
-        " date?, state paid|open, tags str[], proof quote, bio: a text', or a file with either.",
+        "The answer is JSON that follows this: fields such as 'name, age int, due date?, state"
+        " paid|open, tags str[], proof quote, bio: a text', a JSON Schema, or a file with either.",
         Use.FILE | Use.NGT | Use.SCHEMA,
     )
     schema_multi: str = _answer(

@@ -58,7 +58,7 @@ ForceOption = Annotated[
     typer.Option("--force", help="Overwrite a file that ngt did not write, or that was edited."),
 ]
 LimitOption = Annotated[
-    int, typer.Option("--limit", min=0, help="Process only the first N; 0: all.")
+    int, typer.Option("--limit", min=0, help="Process only the first N files or lines; 0: all.")
 ]
 RestartOption = Annotated[
     bool, typer.Option("--restart", help="Ignore earlier progress and start over.")

@@ -6,9 +6,11 @@ from typing import Any, TextIO
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import SETTINGS, Use
 
+_NEEDED = {"extract": ("schema",)}  # settings that a command needs and others rarely do
 _MAX_WIDTH = 100  # columns; wider lines are hard to read: guess
 _MAX_CHOICES = 15  # characters of the choices of a value; guess
-_FIRST = ("--model", "--docs", "--output", "--cite", "--json")  # options that are listed first
+# Options that are listed first.
+_FIRST = ("--model", "--docs", "--schema", "--output", "--cite", "--json")
 
 
 def short_page(context: Any, stream: TextIO) -> str:
@@ -34,7 +36,9 @@ def _examples(paragraphs: list[str]) -> list[str]:
 
 def _rows(command: Any) -> list[tuple[str, str]]:
     """Return the usage and help of each listed parameter, then of each subcommand."""
-    listed = sorted(filter(_is_listed, command.params), key=_rank)
+    needed = _NEEDED.get(command.name, ())
+    listed = [p for p in command.params if _is_listed(p) or p.name in needed]
+    listed.sort(key=_rank)
     rows = [(_usage(parameter), parameter.help.replace("\\[", "[")) for parameter in listed]
     for name, subcommand in getattr(command, "commands", {}).items():
         rows.append((name, subcommand.help.split("\n\n")[0]))

@@ -46,12 +46,12 @@ def repeats_instructions(answer: str, template: str, question: str = "") -> bool
 
 def not_in_documents(coverage: Coverage) -> str:
     """Return the answer to a question that the documents have too little about."""
-    return f"Not in the documents: no passage on this has {coverage.lacking}."
+    return f"Not in the documents: the nearest passage lacks {coverage.lacking}."
 
 
 def doubt_of(coverage: Coverage) -> str:
     """Return the warning about an answer that a model gives nevertheless."""
-    return f"the documents may not have the answer: no passage on this has {coverage.lacking}"
+    return f"the documents may not have the answer: the nearest passage lacks {coverage.lacking}"
 
 
 def _sentences(text: str) -> list[str]:

@@ -79,7 +79,7 @@ def test_no_passage_says_nothing() -> None:
 
 def test_a_question_without_an_answer_gets_no_quotation() -> None:
     done = ngt("ask", "-d", EXAMPLES, STRANGE, "--cite")
-    assert done.stdout.decode() == "Not in the documents: no passage on this has “France”.\n"
+    assert done.stdout.decode() == "Not in the documents: the nearest passage lacks “France”.\n"
     assert b"the documents do not have the answer" in done.stderr
     assert done.returncode == 1
 
@@ -113,7 +113,7 @@ def test_another_model_is_asked_and_a_warning_says_what_is_missing(tmp_path: Pat
     assert done.returncode == 0
     assert answer["finish_reason"] == "stop"
     assert answer["coverage"]["enough"] is False
-    warned = b"the documents may not have the answer: no passage on this has \xe2\x80\x9cFrance"
+    warned = b"the documents may not have the answer: the nearest passage lacks \xe2\x80\x9cFrance"
     assert warned in done.stderr
 
 
