@@ -144,7 +144,7 @@ def without(row: dict[str, Any], key: str) -> str:
         ("trace.json", without(HEAD, "model"), "model, tokenizer or vocabulary"),
         ("trace.json", json.dumps({**HEAD, "vocabulary": "97"}), "vocabulary is '97'"),
         ("traces.jsonl", "", "empty"),
-        ("traces.jsonl", "7\n", ":1: no JSON object"),
+        ("traces.jsonl", "7\n", ":1: not a JSON object"),
         ("traces.jsonl", '\n{"id": "a", "ta', ":2: not JSON"),
         ("traces.jsonl", '{"id": 1}\n', ":1: key 'task' is missing or empty"),
         ("traces.jsonl", without(LINE, "task"), ":1: key 'task' is missing or empty"),

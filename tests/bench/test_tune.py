@@ -526,7 +526,7 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
     monkeypatch.setenv("NGT_METHOD", "auto:trust=5")
     code, _, errors = tune(*sweep, "--force")
     assert code == 2
-    assert "auto from environment" in errors
+    assert "auto, set by environment," in errors
 
 
 def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used() -> None:

@@ -182,7 +182,7 @@ def table() -> str:
         CROPS: "chains, cropped",
         RESTORES: "chains, state restored",
         STEPS: "none",
-        NO_DECODER: "no decoder",
+        NO_DECODER: "not a decoder",
     }
     groups: dict[str, list[Family]] = {title: [] for title in titles.values()}
     for family in sorted([*FAMILIES, *OTHERS], key=lambda f: f.name):

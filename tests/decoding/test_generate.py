@@ -40,7 +40,7 @@ def test_an_answer_is_printed_as_that_of_a_question_is() -> None:
 def test_a_pipe_is_not_blank_and_not_the_document_as_well() -> None:
     for words, stdin, code, told in (
         (["-"], b" \n", 3, b"prompt: empty"),
-        (["-", "-d", "-"], b"x", 2, b"both standard input"),
+        (["-", "-d", "-"], b"x", 2, b"both the prompt and a document"),
     ):
         done = ngt("generate", *words, stdin=stdin)
         assert (done.returncode, done.stdout) == (code, b"")

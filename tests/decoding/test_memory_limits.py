@@ -201,7 +201,7 @@ def test_buffers_that_do_not_fit_are_told() -> None:
         patch.setattr(torch.Tensor, "new_zeros", new_zeros)
         with pytest.raises(ContextOverflowError) as caught:
             prefill_prompt(model, PROMPT, capacity, lambda _: None)
-    assert str(caught.value) == "out of memory: room for 4000 tokens does not fit"
+    assert str(caught.value) == "out of memory: the KV cache for 4000 tokens does not fit"
 
 
 def test_other_errors_are_left_alone() -> None:

@@ -272,7 +272,7 @@ def test_rest_without_its_datastore_says_what_to_build() -> None:
 def test_rest_names_a_damaged_datastore() -> None:
     path, _ = save_datastore([[1, 2]], "default", "", [])
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(InputError, match="is bad"):
+    with pytest.raises(InputError, match="is damaged"):
         method("rest").begin(Context([1]))
 
 

@@ -395,7 +395,7 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
         assert model.takes_drafts
         assert find_batching(model).is_supported
     else:
-        with pytest.raises(ModelError, match="no decoder"):
+        with pytest.raises(ModelError, match="not a decoder"):
             target(hf, "phi3")
 
 

@@ -149,7 +149,7 @@ def replace_weight(path: Path, name: str, tensor: torch.Tensor | None) -> None:
         ("modules.json", '[{"name": "0", "path": "../x", "type": "x"}]', "cannot be loaded"),
         ("1_Pooling/config.json", '{"pooling_mode": "by magic"}', "cannot be loaded"),
         ("config_sentence_transformers.json", '{"model_type": "SparseEncoder"}', "is a Sparse"),
-        ("sentence_bert_config.json", '{"max_seq_length": 80}', "cannot be run"),  # of 64
+        ("sentence_bert_config.json", '{"max_seq_length": 80}', "does not run"),  # of 64
         ("embeddings.LayerNorm.weight", None, "the weights lack"),
         ("embeddings.LayerNorm.weight", torch.ones(3), "has shape 3"),
         ("embeddings.LayerNorm.weight", torch.full([32], torch.nan), "has NaN or infinity"),

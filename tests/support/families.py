@@ -18,7 +18,7 @@ from tests.support.tiny_models import Scripted
 VOCABULARY = 512
 POSITIONS = 160
 WINDOW = 16  # tokens; the second prompt is shorter, its answer ends beyond: so with chunks
-NO_DECODER = "no decoder"
+NO_DECODER = "not a decoder"
 ATTENDS_IN_CHUNKS = Obstacle.ATTENDS_IN_CHUNKS
 CHOOSES_TOKENS = Obstacle.CHOOSES_TOKENS
 KEEPS_STATE = Obstacle.KEEPS_STATE

@@ -191,7 +191,7 @@ def test_a_model_that_gives_all_scores_is_read_as_one_that_gives_the_last(
 ) -> None:
     model, passage = make_target("llama"), Passage(tuple(range(1, 20)), 12)
     last = [logs for logs, _ in distributions(model, passage)]
-    monkeypatch.setattr(precision, "accepted", lambda _: set())
+    monkeypatch.setattr(precision, "forward_parameters", lambda _: frozenset())
     for one, other in zip(last, distributions(model, passage), strict=True):
         assert torch.allclose(one, other[0], atol=1e-5)
 
@@ -257,7 +257,11 @@ def test_the_tool_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
         (2, b"Give --dtype bfloat16", []),
         (2, b"compares with float32", ["--dtype", "float32"]),
         (2, b"--tasks and --limit", ["--dtype", "float16", HARBOUR, "--limit", "2"]),
-        (2, b"--prompts and files", ["--dtype", "float16", "--prompts", "p.jsonl", HARBOUR]),
+        (
+            2,
+            b"--prompts cannot be combined with files",
+            ["--dtype", "float16", "--prompts", "p.jsonl", HARBOUR],
+        ),
         (2, b"--temperature", ["--dtype", "float16", "--temperature", "1"]),
     ],
 )
