@@ -18,7 +18,7 @@ from ngtcli.system import files
 from ngtcli.system.files import Stamp
 from ngtcli.system.store import Kind
 
-VERSION = 13  # of the parsers' output and of these entries
+VERSION = 14  # of the parsers' output and of these entries
 _RACE_NS = 2_000_000_000  # a file this young may change without a new time (guess)
 _RETRY_AFTER_S = 86_400.0  # when a parser that failed at a file is tried again (guess)
 _RETRY_NOTE = ", when it was last tried; ngt cache clear documents has it tried again"

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ ABOUT: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "noscript.html": (["The pier"], ()),
     "template.html": (["The pier"], ()),
     "book.epub": (["Chapter one", "Chapter two"], ()),
-    "missing.epub": ([], ("chapters that are missing or broken: 1",)),
+    "missing.epub": ([], ("chapters that are missing, broken or not HTML: 1",)),
     "letter.eml": (["Tide tables"], ("attachments are not read: t.pdf",)),
     "table.eml": (["Tides"], ()),
     "utf16.eml": (["Grüße"], ()),
@@ -468,3 +469,25 @@ def test_headings_of_markdown_are_those_that_are_shown(text: str, headings: list
     assert all(
         text.startswith(s.heading.split()[0], s.start) or text[s.start] in "# " for s in found
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(b"idref='two'", b"idref='three'", id="not in the manifest"),
+        pytest.param(
+            b"1%20a.xhtml' media-type='application/xhtml+xml",
+            b"1%20a.xhtml' media-type='image/svg+xml",
+            id="a picture",
+        ),
+    ],
+)
+def test_a_chapter_of_a_book_that_is_not_read_is_reported(
+    before: bytes, after: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "book.epub"
+    with zipfile.ZipFile(made.FOLDER / "book.epub") as book, zipfile.ZipFile(path, "w") as changed:
+        for name in book.namelist():
+            changed.writestr(name, book.read(name).replace(before, after))
+    (document,) = load([str(path)]).documents
+    assert list(document.about.warnings) == ["chapters that are missing, broken or not HTML: 1"]

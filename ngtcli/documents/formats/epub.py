@@ -37,8 +37,11 @@ def parse(source: Source) -> Extracted:
     """
     archive = open_archive(source)
     writer = Writer()
-    broken_chapters = 0
+    unread_chapters = 0
     for name in _chapters(archive):
+        if name is None:
+            unread_chapters += 1
+            continue
         try:
             page, _ = decode_page(archive.read(name), source.encoding)
             tree = tree_of(page)
@@ -47,26 +50,31 @@ def parse(source: Source) -> Extracted:
         except RecursionError:  # It is a RuntimeError, too, but the worker has a message for it.
             raise
         except _CHAPTER_ERRORS:
-            broken_chapters += 1
+            unread_chapters += 1
     if not len(writer) and "META-INF/encryption.xml" in archive.NameToInfo:
         raise Unreadable(
             "copy-protected (DRM), so it cannot be read",
             "Ask the seller for a copy without DRM.",
         )
     warnings: tuple[str, ...] = ()
-    if broken_chapters:
-        warnings = (f"chapters that are missing or broken: {broken_chapters}",)
+    if unread_chapters:
+        warnings = (f"chapters that are missing, broken or not HTML: {unread_chapters}",)
     return writer.extracted("epub", warnings)
 
 
-def _chapters(archive: ZipFile) -> Iterator[str]:
-    """Yield the names of the book's pages in the archive, in reading order."""
+def _chapters(archive: ZipFile) -> Iterator[str | None]:
+    """Yield the names of the book's chapters in the archive, in reading order.
+
+    None stands for a chapter that the manifest lacks, or that is not HTML, such as a picture.
+    """
     package_path = parse_xml(archive.read(_CONTAINER)).xpath("string(//@full-path)")
     package = parse_xml(archive.read(package_path))
     folder = posixpath.dirname(package_path)
-    pages = {e.get("id"): e for e in package.iter("{*}item") if e.get("media-type") in _PAGE_TYPES}
+    items = {item.get("id"): item for item in package.iter("{*}item")}
     for reference in package.iter("{*}itemref"):
-        page = pages.get(reference.get("idref"))
-        if page is not None:
-            href = unquote((page.get("href") or "").split("#")[0])
-            yield posixpath.normpath(posixpath.join(folder, href))
+        item = items.get(reference.get("idref"))
+        if item is None or item.get("media-type") not in _PAGE_TYPES:
+            yield None
+            continue
+        href = unquote((item.get("href") or "").split("#")[0])
+        yield posixpath.normpath(posixpath.join(folder, href))
