@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -290,7 +290,15 @@ def _read_file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str
         raise InputError(f"file {name!r} cannot be read", hint="Check its name.") from None
 
 
-T = TypeVar("T", bound=Any)  # an object with a field `task`
+class _WithTask(Protocol):
+    """A prompt or a trace: it belongs to a task."""
+
+    @property
+    def task(self) -> str:
+        """The name of its task."""
+
+
+T = TypeVar("T", bound=_WithTask)
 
 
 def choose(

@@ -6,7 +6,7 @@ from typing import Any
 from ngtcli.drafting.drafter import Context, Draft, Drafter, Outcome, Room
 from ngtcli.drafting.log import TokenLog
 
-MakeDrafter = Callable[[Context], Any]  # a Drafter
+MakeDrafter = Callable[[Context], Drafter]
 # Drafts for all sequences at once, from the drafter, the log and the room of each.
 ProposeTogether = Callable[[Sequence[Any], Sequence[TokenLog], Sequence[Room]], list[Draft]]
 
