@@ -361,7 +361,7 @@ def test_questions_use_another_preset_if_theirs_has_no_place(
     assert [a["preset"] for a in answers] == ["ask", "ask", "mine"]
     assert {a["settings"]["max_tokens"] for a in answers} == {7}
     assert sorted("Who" in text for text in fake.asked) == [False, True, True]
-    assert done.stderr.count(b"preset mine has no place for a question: preset ask words") == 1
+    assert done.stderr.count(b"preset mine has no place for a question: preset ask is used") == 1
 
 
 @pytest.mark.parametrize(

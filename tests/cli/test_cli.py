@@ -368,7 +368,7 @@ WRONG = [
     ("-m broken", 4, "Correct the chat template"),
     ("--device mps", 4, "has no mps device"),
     ("-m model --system Brief.", 4, "fails: None here"),
-    ("--set background=mine", 2, "no backgrounds of your own"),
+    ("--set background=mine", 2, "no longer keeps backgrounds of your own"),
     ("--method auto:typo=1", 2, "typo"),
 ]
 COMMANDS = {  # and how many of these each may be given
