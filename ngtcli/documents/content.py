@@ -211,6 +211,20 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def hidden_cells_warning(rows: int, columns: int) -> str:
+    """Return the warning about hidden rows and columns of tables that were left out.
+
+    >>> hidden_cells_warning(1, 0)
+    'hidden rows and columns left out: 1 row'
+    """
+    counts: list[str] = []
+    if rows:
+        counts.append(counted(rows, "row"))
+    if columns:
+        counts.append(counted(columns, "column"))
+    return f"hidden rows and columns left out: {', '.join(counts)}"
+
+
 class Writer:
     """Builds a text from blocks, which empty lines separate, with its sections.
 

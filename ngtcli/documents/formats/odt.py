@@ -14,7 +14,15 @@ from zipfile import ZipFile
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer, comment_line, counted, row_of
+from ngtcli.documents.content import (
+    Extracted,
+    Source,
+    Writer,
+    comment_line,
+    counted,
+    hidden_cells_warning,
+    row_of,
+)
 from ngtcli.documents.formats.archives import open_archive
 from ngtcli.documents.formats.drawing import Box, by_place
 from ngtcli.documents.formats.equations import mathml
@@ -101,13 +109,8 @@ class _LeftOut:
             warnings.append(f"hidden sheets or slides left out: {self.parts}")
         if self.words:
             warnings.append(f"hidden text left out: {counted(self.words, 'word')}")
-        counts = []
-        if self.rows:
-            counts.append(counted(self.rows, "row"))
-        if self.columns:
-            counts.append(counted(self.columns, "column"))
-        if counts:
-            warnings.append(f"hidden rows and columns left out: {', '.join(counts)}")
+        if self.rows or self.columns:
+            warnings.append(hidden_cells_warning(self.rows, self.columns))
         return tuple(warnings)
 
 

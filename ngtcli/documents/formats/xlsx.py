@@ -13,7 +13,7 @@ from typing import Any
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer, comment_line, counted
+from ngtcli.documents.content import Extracted, Source, Writer, comment_line, hidden_cells_warning
 from ngtcli.documents.formats.drawing import DRAWN, SEEN, A, drawn_text
 from ngtcli.documents.formats.number_format import (
     BUILT_IN,
@@ -86,13 +86,8 @@ class _LeftOut:
 
     def warnings(self) -> list[str]:
         warnings = []
-        hidden = []
-        if self.rows:
-            hidden.append(counted(self.rows, "row"))
-        if self.columns:
-            hidden.append(counted(self.columns, "column"))
-        if hidden:
-            warnings.append(f"hidden rows and columns left out: {', '.join(hidden)}")
+        if self.rows or self.columns:
+            warnings.append(hidden_cells_warning(self.rows, self.columns))
         if self.formulas:
             warnings.append(f"formulas without a value: {self.formulas}")
         return warnings
