@@ -84,16 +84,16 @@ def _tune(run: Run, tune_flags: TuneFlags) -> Generator[SweepReport]:
     # An invalid name is refused before the measurements, which may take hours.
     saved = None if tune_flags.write is None else preset_path(tune_flags.write, tune_flags.force)
     _report_skipped(run, cells)
-    report = _measure(run, tune_flags, cells, texts)
+    sweep_report = _measure(run, tune_flags, cells, texts)
     if remark and (notes.terminal or tune_flags.verbose):
         notes.say(remark, dim=True)
-    if report is not None:
-        yield report
-    if report is None or not report.complete:
+    if sweep_report is not None:
+        yield sweep_report
+    if sweep_report is None or not sweep_report.complete:
         notes.warn("interrupted; run the same command again to resume")
         raise typer.Exit(INTERRUPTED)
     if saved is not None:
-        write_winner(saved, run.preset, cells, report)
+        write_winner(saved, run.preset, cells, sweep_report)
         notes.say(f"Saved as {saved}; use it with -p {saved.stem}.")
 
 

@@ -22,11 +22,11 @@ class AssistantModel:
 
     The entries of the sequence stay in the model's slot from call to call; a mark says how much of
     the log they stand for. The class holds no `Slot` of its own: where a context passes the border
-    of LongRoPE the model opens its slot again, and the `Slot` of before is void.
+    of LongRoPE the model opens its slot again, and the earlier `Slot` is void.
 
-    Nothing is drafted after a token that the model does not know. Where memory ends, `draft`
-    raises, so that the next draft is smaller. Where it does not suffice for a single token, the
-    model's memory is given back, and who made this is warned.
+    Nothing is drafted after a token that the model does not know. If memory runs out, `draft`
+    raises, so that the next draft is smaller. If it does not suffice for a single token, the
+    model's memory is given back, and a warning goes to whoever created this object.
     """
 
     def __init__(self, model: TargetModel, sampling: Settings) -> None:

@@ -1,13 +1,14 @@
-"""Attention of one sequence, in which the keys of a group of heads are read where they lie.
+"""Attention of one sequence, without copies of the keys and values that heads share.
 
-`transformers` repeats keys and values for every head before SDPA wherever a mask is given and there
-are several query tokens, which is each forward pass over a draft tree. Here the queries of a
-group's heads are put below one another, or SDPA gets the groups.
+`transformers` repeats keys and values for every head before SDPA if there is a mask and there are
+several query tokens, as in each forward pass over a draft tree. Here the queries of the heads of a
+group are concatenated, or SDPA gets the groups.
 
-In half precision on a CPU a query is to have the same bits whatever is beside it. The kernel
-multiplies one or two of them by another matmul than more, so fewer than four are repeated.
-Two matmuls in the place of SDPA took 0.6 to 0.8 of its time after 8,000 keys, 0.7 to 1.4 after
-2,000 (1 to 32 queries, a 1B's layer, bfloat16, AVX-512), and rounded the logits: not used.
+In half precision on a CPU a query must have the same bits whatever is computed beside it. The
+kernel uses another matmul for one or two queries than for more, so fewer than four are repeated.
+Two matmuls in place of SDPA are not used: they rounded the logits. They took 0.6 to 0.8 of its time
+with 8,000 keys in the cache, 0.7 to 1.4 with 2,000 (1 to 32 queries, a layer of a 1B model,
+bfloat16, AVX-512).
 """
 
 from collections.abc import Mapping

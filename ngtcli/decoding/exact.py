@@ -26,7 +26,7 @@ from ngtcli.drafting.steps import OWN
 from ngtcli.drafting.tree import DraftTree, Path
 
 
-def countable(path: Path, log: TokenLog, rows: PassRows) -> Path:
+def countable_part(path: Path, log: TokenLog, rows: PassRows) -> Path:
     """Return the part of a path whose logits count: the nodes 0, 1, 2, … of the first chain.
 
     Its last token was chosen by these logits, and may be the token of one more node.

@@ -37,8 +37,8 @@ from ngtcli.system.trials import device_and_threads, versions_and_cpu
 from ngtcli.words import reason_of
 
 WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a prompt; guess
-# Of the memory that is free, and of that which cached chunks take, so much is for them. Guess: most
-# is for the KV cache of the sequences that are being decoded.
+# The share for chunks of the memory that is free or that cached chunks take; a guess. Most is left
+# for the KV cache of the sequences that are being decoded.
 _SHARE = 0.125
 _UNKNOWN = 1 << 30  # bytes that are cached where the free memory is not known; guess
 _FORMAT = 5

@@ -262,7 +262,7 @@ class DecodedSequence:
                 break
 
         self.sampler.commit([token.id for token in tokens])
-        self.statistics.add_step(tree.drafts, min(len(path.rows), len(tokens)), len(tokens))
+        self.statistics.add_step(tree.drafts, min(len(path.kept_nodes), len(tokens)), len(tokens))
         predicted = 0
         if self._has_prediction:
             predicted = tree.drafts_of(PREDICTED)

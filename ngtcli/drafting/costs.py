@@ -4,9 +4,7 @@ from bisect import bisect, bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -14,10 +12,6 @@ from ngtcli.drafting.auto.config import CONFIG
 
 Floats = npt.NDArray[np.float64]
 SHORT = CONFIG.short_context
-# Seconds by rows as JSON has them; at most four times as many rows as there can be nodes.
-Points = dict[
-    Annotated[int, msgspec.Meta(ge=1, le=4096)], Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
-]
 
 
 class CostCurve:

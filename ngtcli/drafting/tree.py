@@ -91,7 +91,7 @@ class DraftTree:
         if not front:
             return self
         names = tuple(dict.fromkeys((*self.names, *origins)))
-        tree_origins = self.origins if len(self.origins) else [0] * len(self)
+        tree_origins = self.origins if self.origins else [0] * len(self)
         return DraftTree(
             (*front, *self.tokens),
             (*range(ROOT, len(front) - 1), *(parent + len(front) for parent in self.parents)),
@@ -114,7 +114,7 @@ class DraftTree:
         if not tokens:
             return self
         names = tuple(dict.fromkeys((*self.names, origin)))
-        origins = list(self.origins) if len(self.origins) else [0] * len(self)
+        origins = list(self.origins) if self.origins else [0] * len(self)
         start = node + 1
         count = len(tokens)
         later = [parent + count if parent >= start else parent for parent in self.parents[start:]]
@@ -133,7 +133,7 @@ class DraftTree:
             tuple([self.tokens[node] for node in nodes]),
             tuple([new_index[self.parents[node]] for node in nodes]),
             len([node for node in nodes if node >= self.drafts]),
-            [self.origins[node] for node in nodes] if len(self.origins) else (),
+            [self.origins[node] for node in nodes] if self.origins else (),
             self.names,
         )
 
@@ -152,7 +152,7 @@ class DraftTree:
         return self if len(nodes) > len(self) else self.take(nodes[1:])
 
     def cut(
-        self, depth: int, nodes: int, probe_depth: int | None = None, rows: int | None = None
+        self, depth: int, nodes: int, probe_depth: int | None = None, max_size: int | None = None
     ) -> "DraftTree":
         """Return the part of the tree that is within some bounds.
 
@@ -160,12 +160,12 @@ class DraftTree:
             depth: The maximum depth of drafts.
             nodes: The maximum number of drafts; the first ones stay.
             probe_depth: The maximum depth of probes; None: `depth`.
-            rows: The maximum number of drafts and probes together; None: no bound. If all
+            max_size: The maximum number of drafts and probes together; None: no bound. If all
                 probes fit, they take precedence over drafts; otherwise all probes are dropped.
         """
-        if rows is not None and len(self) > rows:
-            has_room = self.probes <= rows
-            nodes = min(nodes, rows - self.probes if has_room else rows)
+        if max_size is not None and len(self) > max_size:
+            has_room = self.probes <= max_size
+            nodes = min(nodes, max_size - self.probes if has_room else max_size)
             probe_depth = probe_depth if has_room else 0
         depths = self.depths()
         deepest = depth if probe_depth is None else probe_depth
@@ -249,9 +249,9 @@ class Path:
     be unusable. Then the token of node 2 is the last that is emitted, and becomes the root of the
     next tree:
 
-    >>> Path((2, 3), (5, 6, 7)).rows
+    >>> Path((2, 3), (5, 6, 7)).kept_nodes
     (2, 3)
-    >>> Path((2,), (5,), kept=0).rows
+    >>> Path((2,), (5,), kept=0).kept_nodes
     ()
     """
 
@@ -260,8 +260,8 @@ class Path:
     kept: int | None = None
 
     @property
-    def rows(self) -> tuple[int, ...]:
-        """Return the nodes whose KV entries stay in the cache."""
+    def kept_nodes(self) -> tuple[int, ...]:
+        """The nodes whose KV entries stay in the cache."""
         return self.nodes[: self.kept]
 
 

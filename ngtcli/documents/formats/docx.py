@@ -26,7 +26,7 @@ from ngtcli.documents.formats.drawing import DRAWN, SEEN, drawn_text
 from ngtcli.documents.formats.equations import EQUATION, equation
 from ngtcli.documents.formats.markup import decode_page, lines_of, tree_of, write_tree
 from ngtcli.documents.formats.package import BROKEN, RELATION, Package, Part
-from ngtcli.documents.formats.visible import join_scripts, set_apart, show
+from ngtcli.documents.formats.visible import join_scripts, keep_visible, set_apart
 from ngtcli.documents.formats.word_numbering import (
     BULLET,
     Numbering,
@@ -552,7 +552,7 @@ class _Document:
             _add_paragraphs(chunk, text)
             return
         tree = tree_of(page)
-        self._hidden_words += show(tree)
+        self._hidden_words += keep_visible(tree)
         for element in list(tree.iter("title", "head")):
             element.clear(keep_tail=True)
         chunk.append(tree)

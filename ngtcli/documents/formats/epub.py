@@ -11,7 +11,7 @@ from lxml.etree import LxmlError
 from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.archives import open_archive
 from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
-from ngtcli.documents.formats.visible import show
+from ngtcli.documents.formats.visible import keep_visible
 from ngtcli.documents.text import Unreadable
 
 _CONTAINER = "META-INF/container.xml"
@@ -45,7 +45,7 @@ def parse(source: Source) -> Extracted:
         try:
             page, _ = decode_page(archive.read(name), source.encoding)
             tree = tree_of(page)
-            show(tree)
+            keep_visible(tree)
             write_tree(tree, writer)
         except RecursionError:  # It is a RuntimeError, too, but the worker has a message for it.
             raise

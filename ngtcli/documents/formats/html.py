@@ -9,7 +9,7 @@ from lxml import html
 
 from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
-from ngtcli.documents.formats.visible import STANDS_FOR, show
+from ngtcli.documents.formats.visible import STANDS_FOR, keep_visible
 
 _MAX_LINKS = 5  # links to elsewhere on a page that is read whole (guess)
 _MAX_UNREPORTED_WORDS = 12  # words that are left out without a warning (guess)
@@ -60,7 +60,7 @@ def _with_templates(tree: Any) -> Any:
 
 def _read(tree: Any) -> _Page:
     """Read the text of a page. Changes the tree."""
-    hidden_words = show(tree)
+    hidden_words = keep_visible(tree)
     complete = Writer()
     write_tree(tree, complete)
 

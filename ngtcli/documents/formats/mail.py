@@ -169,12 +169,12 @@ def _payload(part: Any) -> bytes:
 def _visible_text(page: str) -> str:
     """Read the visible text of an HTML page."""
     from ngtcli.documents.formats.markup import tree_of, write_tree  # lazy: only HTML needs lxml
-    from ngtcli.documents.formats.visible import show
+    from ngtcli.documents.formats.visible import keep_visible
 
     writer = Writer()
     if page.strip():
         tree = tree_of(page)
-        show(tree)
+        keep_visible(tree)
         write_tree(tree, writer)
     return writer.text()
 

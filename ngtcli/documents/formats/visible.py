@@ -65,7 +65,7 @@ _SHORT_WORDS = frozenset(
 )
 
 
-def show(root: Any) -> int:
+def keep_visible(root: Any) -> int:
     """Reduce the tree of an HTML page to what is seen; return how many words were hidden."""
     hidden_words = 0
     for element in _hidden_elements(root):
