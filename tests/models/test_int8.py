@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngtcli.errors import ModelError
 from ngtcli.models.weights import formats, linear, onednn
@@ -64,6 +65,34 @@ def test_a_layer_gives_the_product_of_its_integers(
     close = (found - true).abs() <= 1e-5 * true.abs() + 1.001 * one
     assert close.all()
     assert ((found - true).abs() <= 1e-5 * true.abs() + 1e-5 * one * inputs).double().mean() > 0.5
+
+
+class Matmuls(TorchDispatchMode):
+    """Notes the rows and outputs of each int8 matmul."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[tuple[int, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.onednn.qlinear_pointwise.default:
+            self.sizes.append(tuple(result.shape))
+        return result
+
+
+@pytest.mark.skipif(Int8Kernel(signed=True) not in KERNELS, reason="signed sums are not exact here")
+@pytest.mark.parametrize("outputs", [1, 16, 64, 128, 256, 257])
+def test_no_matmul_is_so_small_that_amx_leaves_it_to_the_slow_kernel(outputs: int) -> None:
+    layer, weight = made(outputs, 96, kernel=Int8Kernel(signed=True))
+    rows = torch.randn(9, 96)
+    expected = expected_matmul(layer, weight, rows)
+    for count in (1, 2, 3, 9):
+        with Matmuls() as matmuls:
+            out = layer(rows[:count])
+        assert torch.allclose(out.double(), expected[:count], rtol=1e-4)
+        [(padded_count, _)] = matmuls.sizes
+        assert padded_count * outputs > 256
 
 
 @pytest.mark.parametrize("size", [(200, 130), (64, 64), (192, 4096), (1024, 320)])

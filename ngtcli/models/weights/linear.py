@@ -38,8 +38,11 @@ class PackedWeight:
 
     packed: Tensor
     size: tuple[int, int]
-    min_rows = 1
     bits = 0
+
+    @property
+    def min_rows(self) -> int:
+        return 1
 
     def matmul(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         """Multiply rows (n, in) and add the bias; return (n, out) in the dtype of the rows."""
@@ -95,6 +98,10 @@ class PrepackedInt8(PackedWeight):
     kernel: Int8Kernel
     buffer: Tensor
     bits = 8
+
+    @cached_property
+    def min_rows(self) -> int:
+        return self.kernel.min_rows(self.size[0])
 
     @cached_property
     def _epilogue(self) -> tuple[Tensor, Tensor]:
