@@ -1,4 +1,4 @@
-"""The tools of the Model Context Protocol, by the SDK's own client: what they give and refuse."""
+"""The tools of the Model Context Protocol, called by the SDK's own client."""
 
 import io
 import json
@@ -20,6 +20,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.stdio import stdio_server
+from mcp.types import TextContent
 
 from ngtcli.cli.app import load
 from ngtcli.cli.help import topics
@@ -38,6 +39,7 @@ from ngtcli.server.exchange import Threaded
 from ngtcli.server.folder import ServedFolder
 from ngtcli.server.http_guard import Address, read_keys
 from ngtcli.server.mcp import Tools, mcp_routes, mcp_server
+from ngtcli.server.places import Place
 from ngtcli.server.service import Service
 from ngtcli.system import reporting
 from tests.support.helpers import ngt, without_note, write_files
@@ -56,12 +58,14 @@ def folder(tmp_path: Path) -> Path:
     )
 
 
-class Answering(ScriptedAnswers):
-    """Answers with the first document, a word a step; `steps` counts what is done."""
+class DocumentAnswers(ScriptedAnswers):
+    """Answers that consist of the first document, a word in each step, and `more_words`."""
 
-    def __init__(self, many: int = 0) -> None:
+    def __init__(self, more_words: int = 0) -> None:
         super().__init__(self.answer)
-        self.many, self.steps, self.begun = many, 0, threading.Event()
+        self.more_words = more_words
+        self.steps = 0  # of all answers
+        self.begun = threading.Event()
 
     def answer(self, question: Request, ticket: Ticket) -> Generator[Event]:
         yield Message("status", "Loading …")
@@ -73,31 +77,35 @@ class Answering(ScriptedAnswers):
             yield Reading(30, 40)
         yield Part("")
         text = question.documents[0].text
-        words = [f"{word} " for word in text.split()] + ["on "] * self.many
+        words = [f"{word} " for word in text.split()] + ["on "] * self.more_words
         for word in words:
             self.steps += 1
-            time.sleep(0.001 if self.many else 0)  # so that it cannot end before it is cancelled
+            if self.more_words:
+                time.sleep(0.001)  # so that the answer cannot end before it is cancelled
             yield Stepped(Step((Token(1, word),)))
             self.begun.set()
-        tokens = Step(tuple(Token(1, word) for word in words))
-        statistics = Statistics(prompt_tokens=40, new_tokens=len(words))
-        sources = sources_of(text, question.documents)
-        own: Any = {"steps": (tokens,), "statistics": statistics, "sources": sources}
-        yield Ended(finish_reason="stop", **own)
+        yield Ended(
+            finish_reason="stop",
+            steps=(Step(tuple(Token(1, word) for word in words)),),
+            statistics=Statistics(prompt_tokens=40, new_tokens=len(words)),
+            sources=sources_of(text, question.documents),
+        )
 
 
-def failing(question: Request, ticket: Ticket) -> Generator[Event]:
+def fail(question: Request, ticket: Ticket) -> Generator[Event]:
     raise ModelError("the model in /models/x is gone", hint="Use --no-serve. Name another.")
     yield
 
 
-def called(folder: Path, work: Callable[[Client], Awaitable[None]], asked: Any = None) -> None:
-    """Have `work` done by a client of the tools over a folder."""
+def with_client(
+    folder: Path, work: Callable[[Client], Awaitable[None]], answers: ScriptedAnswers | None = None
+) -> None:
+    """Call `work` with a client of the tools over a folder."""
     served = ServedFolder([str(folder)], Settings())
 
     async def run() -> None:
-        server = mcp_server(Tools(Service("builtin", TASKS, served), asked or Answering()))
-        async with Client(server) as client:
+        tools = Tools(Service("builtin", TASKS, served), answers or DocumentAnswers())
+        async with Client(mcp_server(tools)) as client:
             await work(client)
 
     try:
@@ -106,22 +114,22 @@ def called(folder: Path, work: Callable[[Client], Awaitable[None]], asked: Any =
         served.close()
 
 
-async def given(client: Client, tool: str, **arguments: Any) -> Any:
-    """The structured form of what a tool gives."""
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    """The structured content that a tool returns."""
     return (await client.call_tool(tool, arguments)).structured_content
 
 
-async def refused(client: Client, tool: str, **arguments: Any) -> str:
-    return error_of(await client.call_tool(tool, arguments))
+async def call_error(client: Client, tool: str, **arguments: Any) -> str:
+    """The message of an error that a tool returns."""
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    assert result.structured_content is None
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
 
 
-def error_of(result: Any) -> str:
-    assert result.is_error and result.structured_content is None
-    text: str = result.content[0].text
-    return text
-
-
-def test_every_tool_says_that_it_only_reads_and_what_it_gives(folder: Path) -> None:
+def test_every_tool_declares_that_it_only_reads_and_describes_its_output(folder: Path) -> None:
     async def work(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert [*tools] == [
@@ -132,37 +140,60 @@ def test_every_tool_says_that_it_only_reads_and_what_it_gives(folder: Path) -> N
             "show_passage",
         ]
         for tool in tools.values():
-            hints = tool.annotations
-            assert hints and hints.read_only_hint and not hints.open_world_hint
-            assert tool.output_schema and tool.output_schema["required"]
-            assert tool.description and not tool.description.endswith((" ", "\n"))
+            assert tool.annotations
+            assert tool.annotations.read_only_hint
+            assert not tool.annotations.open_world_hint
+            assert tool.output_schema
+            assert tool.output_schema["required"]
+            assert tool.description
+            assert tool.description == tool.description.rstrip()
             assert "context" not in tool.input_schema["properties"]
         assert tools["ask"].input_schema["required"] == ["question"]
         assert tools["summarize"].input_schema.get("required", []) == []
 
-    called(folder, work)
+    with_client(folder, work)
 
 
-def test_documents_are_listed_searched_and_shown_in_structured_form(folder: Path) -> None:
+def test_documents_are_listed_as_structured_content_and_as_text(folder: Path) -> None:
     async def work(client: Client) -> None:
-        listed = await client.call_tool("list_documents", {})
-        assert listed.structured_content == json.loads(listed.content[0].text)  # type: ignore[union-attr]
-        names = [d["name"] for d in listed.structured_content["documents"]]
-        assert names == ["sub/b.md", "tides.txt"]
-        assert listed.structured_content["left_out"] == []
+        result = await client.call_tool("list_documents", {})
+        listing = result.structured_content
+        assert listing is not None
+        assert [document["name"] for document in listing["documents"]] == ["sub/b.md", "tides.txt"]
+        assert listing["left_out"] == []
+        (content,) = result.content
+        assert isinstance(content, TextContent)
+        assert json.loads(content.text) == listing
 
-        found = await given(client, "search_passages", question="When is high tide?")
-        first = found["passages"][0]
-        assert first["document"] == "tides.txt" and "High tide is at nine." in first["text"]
-        assert TIDES[first["start"] : first["end"]] == first["text"] and first["score"] > 0
-        assert found["of_documents"] == 2
+    with_client(folder, work)
 
-        among: Any = {"question": "slate", "documents": ["sub/b.md"], "limit": 1}
-        (only,) = (await given(client, "search_passages", **among))["passages"]
-        assert only["document"] == "sub/b.md" and only["heading"] == "Slate"
-        assert not (await given(client, "search_passages", question="xylophone"))["passages"]
 
-        assert await given(client, "show_passage", document="tides.txt", start=21, end=42) == {
+def test_passages_are_searched_in_all_documents_or_some(folder: Path) -> None:
+    async def work(client: Client) -> None:
+        result = await call(client, "search_passages", question="When is high tide?")
+        passage = result["passages"][0]
+        assert passage["document"] == "tides.txt"
+        assert "High tide is at nine." in passage["text"]
+        assert TIDES[passage["start"] : passage["end"]] == passage["text"]
+        assert passage["score"] > 0
+        assert result["of_documents"] == 2
+
+        result = await call(
+            client, "search_passages", question="slate", documents=["sub/b.md"], limit=1
+        )
+        (passage,) = result["passages"]
+        assert passage["document"] == "sub/b.md"
+        assert passage["heading"] == "Slate"
+
+        result = await call(client, "search_passages", question="xylophone")
+        assert not result["passages"]
+
+    with_client(folder, work)
+
+
+def test_a_passage_is_shown_by_its_offsets(folder: Path) -> None:
+    async def work(client: Client) -> None:
+        assert await call(client, "show_passage", document="tides.txt", start=21, end=42) == {
             "document": "tides.txt",
             "text": "High tide is at nine.",
             "start": 21,
@@ -171,12 +202,13 @@ def test_documents_are_listed_searched_and_shown_in_structured_form(folder: Path
             "page": 0,
             "heading": "",
         }
-        for start, end in (10**12, 10**13), (10, 5):
-            wrong: Any = {"document": "tides.txt", "start": start, "end": end}
-            words = await refused(client, "show_passage", **wrong)
-            assert f"It has {len(TIDES)} characters." in words
+        for start, end in ((10**12, 10**13), (10, 5)):
+            message = await call_error(
+                client, "show_passage", document="tides.txt", start=start, end=end
+            )
+            assert f"It has {len(TIDES)} characters." in message
 
-    called(folder, work)
+    with_client(folder, work)
 
 
 def test_warnings_of_a_search_come_with_the_passages(
@@ -187,63 +219,113 @@ def test_warnings_of_a_search_come_with_the_passages(
         return rank(search)
 
     async def work(client: Client) -> None:
-        found = await given(client, "search_passages", question="When is high tide?")
-        assert found["passages"][0]["document"] == "tides.txt"
-        assert found["remarks"] == ["2 of 3 passages are longer than the embedder reads"]
-        monkeypatch.undo()
-        found = await given(client, "search_passages", question="When is high tide?")
-        assert found["remarks"] == []
+        result = await call(client, "search_passages", question="When is high tide?")
+        assert result["passages"][0]["document"] == "tides.txt"
+        assert result["remarks"] == ["2 of 3 passages are longer than the embedder reads"]
+
+        monkeypatch.setattr("ngtcli.server.mcp.rank", rank)
+        result = await call(client, "search_passages", question="When is high tide?")
+        assert result["remarks"] == []
 
     monkeypatch.setattr("ngtcli.server.mcp.rank", rank_with_warning)
-    called(folder, work)
+    with_client(folder, work)
 
 
-def test_an_answer_comes_with_its_sources_and_with_what_was_remarked(folder: Path) -> None:
-    answering, told = Answering(), []
-
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        told.append((done, message))
+def test_an_answer_comes_with_its_sources_warnings_and_statistics(folder: Path) -> None:
+    answers = DocumentAnswers()
 
     async def work(client: Client) -> None:
-        asked = {"question": " When? ", "documents": ["tides.txt"], "max_tokens": 7}
-        answer = await client.call_tool("ask", asked, progress_callback=progress)
-        assert not answer.is_error
-        found = answer.structured_content
-        assert found["text"].split() == TIDES.split() and found["finish_reason"] == "stop"
-        assert found["remarks"][0] == "not everything fits" and found["prompt_tokens"] == 40
-        assert [s["document"] for s in found["sources"]] == ["tides.txt"]
-        summary = await client.call_tool("summarize", {})
-        assert summary.structured_content["text"]
+        answer = await call(
+            client, "ask", question=" When? ", documents=["tides.txt"], max_tokens=7
+        )
+        assert answer["text"].split() == TIDES.split()
+        assert answer["finish_reason"] == "stop"
+        assert answer["remarks"][0] == "not everything fits"
+        assert answer["prompt_tokens"] == 40
+        assert [source["document"] for source in answer["sources"]] == ["tides.txt"]
 
-    called(folder, work, answering)
-    ask, summary = (question for question, _ in answering.asked)
-    assert (ask.task, ask.question, ask.settings.answer.max_tokens) == ("ask", "When?", 7)
-    assert [d.name for d in ask.documents] == [
-        "tides.txt"
-    ] and ask.settings.retrieval.overflow == "retrieve"
-    told_of = summary.task, summary.settings.retrieval.overflow, len(summary.documents)
-    assert told_of == ("summarize", "split", 2)
-    numbers = [done for done, _ in told]
-    assert numbers == sorted(set(numbers)) and told[0][1] == "Loading …"  # they grow
+    with_client(folder, work, answers)
+
+    ((request, _),) = answers.asked
+    assert request.task == "ask"
+    assert request.question == "When?"
+    assert request.settings.answer.max_tokens == 7
+    assert request.settings.retrieval.overflow == "retrieve"
+    assert [document.name for document in request.documents] == ["tides.txt"]
 
 
-def test_what_is_wrong_is_told_to_the_client_in_words(folder: Path) -> None:
+def test_a_summary_is_of_all_documents_in_parts(folder: Path) -> None:
+    answers = DocumentAnswers()
+
     async def work(client: Client) -> None:
-        for name, arguments, words in (
-            ("ask", {"question": "Who?"}, "the model in /models/x is gone. Name another."),
-            ("ask", {}, "question: the argument is missing"),
-            ("ask", {"question": "Who?", "foo": 1}, "ask has no argument 'foo'. Known: question, "),
-            ("search_passages", {"query": "Who?"}, "search_passages has no argument 'query'."),
-            ("ask", {"question": "Who?", "max_tokens": 0}, "max_tokens: input should be greater"),
-            ("ask", {"question": " "}, "the question is empty. Ask something."),
-            ("ask", {"question": "Who?", "documents": []}, "no document is named"),
-            ("show_passage", {"document": "tide.txt"}, "Did you mean tides.txt?"),
-            ("show_passage", {"document": "tides.txt", "page": 2}, "no page 2. It has no pages."),
-        ):
-            said = error_of(await client.call_tool(name, arguments))
-            assert words in said and "pydantic" not in said and "--" not in said, name
+        assert (await call(client, "summarize"))["text"]
 
-    called(folder, work, ScriptedAnswers(failing))
+    with_client(folder, work, answers)
+
+    ((request, _),) = answers.asked
+    assert request.task == "summarize"
+    assert request.settings.retrieval.overflow == "split"
+    assert len(request.documents) == 2
+
+
+def test_progress_of_an_answer_is_reported_in_growing_numbers(folder: Path) -> None:
+    numbers: list[float] = []
+    messages: list[str | None] = []
+
+    async def record_progress(done: float, total: float | None, message: str | None) -> None:
+        numbers.append(done)
+        messages.append(message)
+
+    async def work(client: Client) -> None:
+        result = await client.call_tool(
+            "ask", {"question": "When?"}, progress_callback=record_progress
+        )
+        assert not result.is_error
+
+    with_client(folder, work)
+
+    assert messages[0] == "Loading …"
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("ask", {"question": "Who?"}, "the model in /models/x is gone. Name another."),
+        ("ask", {}, "question: the argument is missing"),
+        ("ask", {"question": "Who?", "foo": 1}, "ask has no argument 'foo'. Known: question, "),
+        ("search_passages", {"query": "Who?"}, "search_passages has no argument 'query'."),
+        ("ask", {"question": "Who?", "max_tokens": 0}, "max_tokens: input should be greater"),
+        ("ask", {"question": " "}, "the question is empty. Ask something."),
+        ("ask", {"question": "Who?", "documents": []}, "no document is named"),
+        ("show_passage", {"document": "tide.txt"}, "Did you mean tides.txt?"),
+        ("show_passage", {"document": "tides.txt", "page": 2}, "no page 2. It has no pages."),
+    ],
+)
+def test_an_error_is_plain_words_without_flags(
+    folder: Path, tool: str, arguments: dict[str, Any], words: str
+) -> None:
+    async def work(client: Client) -> None:
+        message = await call_error(client, tool, **arguments)
+        assert words in message
+        assert "pydantic" not in message
+        assert "--" not in message
+
+    with_client(folder, work, ScriptedAnswers(fail))
+
+
+NAMES_OUTSIDE = [
+    "out.txt",
+    "../secret.txt",
+    "{parent}/secret.txt",
+    "up/secret.txt",
+    "sub/../../secret.txt",
+    ".hidden.txt",
+    "/etc/passwd",
+    "~/x",
+    "",
+    "\0",
+]
 
 
 def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> None:
@@ -254,57 +336,43 @@ def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> Non
     (folder / "up").symlink_to(tmp_path)
 
     async def work(client: Client) -> None:
-        listed = await given(client, "list_documents")
-        assert [d["name"] for d in listed["documents"]] == ["sub/b.md", "tides.txt"]
-        reasons = {Path(one["name"]).name: one["reason"] for one in listed["left_out"]}
+        listing = await call(client, "list_documents")
+        assert [document["name"] for document in listing["documents"]] == ["sub/b.md", "tides.txt"]
+        reasons = {Path(file["name"]).name: file["reason"] for file in listing["left_out"]}
         assert reasons["out.txt"] == "a link out of the folder"
-        for name in (
-            "out.txt",
-            "../secret.txt",
-            str(tmp_path / "secret.txt"),
-            "up/secret.txt",
-            "sub/../../secret.txt",
-            ".hidden.txt",
-            "/etc/passwd",
-            "~/x",
-            "",
-            "\0",
-        ):
-            for tool, arguments in (
+        result = await call(client, "search_passages", question="secret")
+        assert not result["passages"]
+
+        for template in NAMES_OUTSIDE:
+            name = template.format(parent=tmp_path)
+            calls: list[tuple[str, dict[str, Any]]] = [
                 ("show_passage", {"document": name}),
                 ("search_passages", {"question": "secret", "documents": [name]}),
                 ("ask", {"question": "secret?", "documents": ["tides.txt", name]}),
-            ):
-                words = error_of(await client.call_tool(tool, arguments))
-                assert "is not one of the documents" in words and "a secret" not in words
-        assert not (await given(client, "search_passages", question="secret"))["passages"]
+            ]
+            for tool, arguments in calls:
+                message = await call_error(client, tool, **arguments)
+                assert "is not one of the documents" in message
+                assert "a secret" not in message
 
-    called(folder, work)
-
-
-async def cancelled(client: Client, answering: Answering) -> None:
-    """Cancel a call whose endless answer has begun, and wait until that has ended."""
-    async with anyio.create_task_group() as group:
-        group.start_soon(client.call_tool, "ask", {"question": "Who?"})
-        await anyio.to_thread.run_sync(answering.begun.wait)
-        assert (await client.list_tools()).tools  # it listens meanwhile
-        group.cancel_scope.cancel()
-    await anyio.to_thread.run_sync(answering.ended.wait)
-    assert answering.steps < 1_000_000
+    with_client(folder, work)
 
 
-def test_a_call_that_is_cancelled_while_it_waits_is_given_up_at_once(folder: Path) -> None:
-    """Nothing is told of a question that waits: here until the very end."""
-    loaded, asked, cancelled = threading.Event(), threading.Event(), threading.Event()
+def test_a_call_that_is_cancelled_while_its_question_waits_is_given_up_at_once(
+    folder: Path,
+) -> None:
+    """The question has no events before it is cancelled."""
+    loaded = threading.Event()
+    asked = threading.Event()
+    cancelled = threading.Event()
+    document_answers = DocumentAnswers()
 
-    answering = Answering()
-
-    def waiting(question: Request, ticket: Ticket) -> Generator[Event]:
+    def answer_after_loading(question: Request, ticket: Ticket) -> Generator[Event]:
         asked.set()
         ticket.cancelled.wait()
         cancelled.set()
         loaded.wait()
-        yield from answering.answer(question, ticket)
+        yield from document_answers.answer(question, ticket)
 
     async def work(client: Client) -> None:
         async with anyio.create_task_group() as group:
@@ -314,23 +382,25 @@ def test_a_call_that_is_cancelled_while_it_waits_is_given_up_at_once(folder: Pat
         await anyio.to_thread.run_sync(cancelled.wait)
         loaded.set()
 
-    called(folder, work, ScriptedAnswers(waiting))
+    with_client(folder, work, ScriptedAnswers(answer_after_loading))
 
 
-NOISY = """
+# The command, with a search that prints in each way that a program can.
+PRINTING_COMMAND = """
 import os, sys
 from ngtcli.server import mcp
 
-def noisy(search):
+def printing_rank(search):
     print("python prints", flush=True)
     os.write(1, b"a library writes\\n")
     os.system("echo a child prints")
-    sys.stdout.write("what stays in a buffer")
+    sys.stdout.write("text that stays in a buffer")
     if "fail" in search.question:
         raise RuntimeError("a mistake")
     return rank(search)
 
-rank, mcp.rank = mcp.rank, noisy
+rank = mcp.rank
+mcp.rank = printing_rank
 sys.argv = ["ngt", *sys.argv[1:]]
 from ngtcli.cli.app import run
 code = run()
@@ -342,151 +412,184 @@ sys.exit(code)
 def test_standard_output_has_the_protocol_alone_and_torch_is_not_loaded(
     folder: Path, tmp_path: Path
 ) -> None:
-    """A process whose search prints in every way: the SDK's client takes what it sends."""
-    wrong: list[object] = []
+    unexpected: list[object] = []
+
+    async def record_message(message: object) -> None:
+        unexpected.append(message)
 
     async def work() -> None:
-        server = [sys.executable, "-c", NOISY, "mcp", "-d", str(folder)]
-        own = StdioServerParameters(command=server[0], args=server[1:], env={**os.environ})
+        parameters = StdioServerParameters(
+            command=sys.executable,
+            args=["-c", PRINTING_COMMAND, "mcp", "-d", str(folder)],
+            env={**os.environ},
+        )
         with open(tmp_path / "stderr", "w") as errors:
-
-            async def told(message: object) -> None:
-                wrong.append(message)
-
-            async with Client(stdio_client(own, errors), message_handler=told) as client:
-                assert client.server_info and client.server_info.name == "ngt"
+            streams = stdio_client(parameters, errors)
+            async with Client(streams, message_handler=record_message) as client:
+                assert client.server_info
+                assert client.server_info.name == "ngt"
                 assert len((await client.list_tools()).tools) == 5
-                found = await given(client, "search_passages", question="When is high tide?")
-                assert "High tide" in found["passages"][0]["text"]
-                failed = await refused(client, "search_passages", question="fail")
-                assert failed == "Error executing tool search_passages"
+                result = await call(client, "search_passages", question="When is high tide?")
+                assert "High tide" in result["passages"][0]["text"]
+                message = await call_error(client, "search_passages", question="fail")
+                assert message == "Error executing tool search_passages"
 
     anyio.run(work)
-    said = (tmp_path / "stderr").read_text()
-    assert not wrong, wrong
-    for words in ("python prints", "a library writes", "a child prints", "RuntimeError", "False"):
-        assert words in said, said
+
+    assert not unexpected
+    stderr = (tmp_path / "stderr").read_text()
+    assert "python prints" in stderr
+    assert "a library writes" in stderr
+    assert "a child prints" in stderr
+    assert "RuntimeError" in stderr
+    assert "False" in stderr  # torch is not loaded
 
 
-class Wire:
-    """The lines of a pipe, as the SDK reads them; `seen` has all."""
+class RecordedPipe:
+    """A pipe in the form that the SDK reads, which keeps the lines that were read."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe, self.seen = pipe, list[bytes]()
+        self._pipe = pipe
+        self.lines: list[bytes] = []
 
     async def __aiter__(self) -> AsyncIterator[str]:
         while line := await anyio.to_thread.run_sync(self._pipe.readline):
-            self.seen.append(line)
+            self.lines.append(line)
             yield line.decode()
 
 
 def test_a_model_answers_over_standard_streams(folder: Path) -> None:
     with Warm("mcp", "-d", str(folder), stdin=subprocess.PIPE) as process:
-        assert process.stdin and process.stdout and process.stderr
-        wire, out = Wire(process.stdout), io.TextIOWrapper(io.BufferedWriter(process.stdin))
+        assert process.stdin
+        assert process.stdout
+        stdin = io.TextIOWrapper(io.BufferedWriter(cast(Any, process.stdin)))
+        stdout = RecordedPipe(process.stdout)
 
         async def work() -> None:
-            own: Any = stdio_server(wire, anyio.wrap_file(out))
-            async with Client(own) as client:
-                asked: Any = {"question": "When is high tide?", "max_tokens": 12}
-                answer = await given(client, "ask", **asked)
-                assert answer["text"] and answer["new_tokens"] <= 12
+            streams = stdio_server(cast(Any, stdout), anyio.wrap_file(stdin))
+            async with Client(cast(Any, streams)) as client:
+                question: Any = {"question": "When is high tide?", "max_tokens": 12}
+                answer = await call(client, "ask", **question)
+                assert answer["text"]
+                assert answer["new_tokens"] <= 12
                 assert answer["sources"][0]["document"] == "tides.txt"
-                assert (await given(client, "ask", **asked))["text"] == answer["text"]
-                wrong = await refused(client, "ask", question="Who?", documents=["x"])
-                assert "not one of the documents" in wrong
-                out.close()
+                assert (await call(client, "ask", **question))["text"] == answer["text"]
+                message = await call_error(client, "ask", question="Who?", documents=["x"])
+                assert "not one of the documents" in message
+                stdin.close()
 
         anyio.run(work)
-        assert process.wait(10) == 0 and process.stdout.read() == b""
-        assert all("jsonrpc" in json.loads(line) for line in wire.seen)
+
+        assert process.wait(10) == 0
+        assert process.stdout.read() == b""
+        assert all("jsonrpc" in json.loads(line) for line in stdout.lines)
 
 
-def test_a_client_that_leaves_ends_the_process_without_a_word(folder: Path) -> None:
-    own = {"protocolVersion": "2025-06-18", "capabilities": {}}
-    own |= {"clientInfo": {"name": "x", "version": "1"}}
-    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": own}
-    line = json.dumps(hello).encode() + b"\n"
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    },
+}
+
+
+def test_the_process_exits_silently_when_its_client_leaves(folder: Path) -> None:
     with Warm("mcp", "-d", str(folder), stdin=subprocess.PIPE) as process:
-        assert process.stdin and process.stdout and process.stderr
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
         process.stdout.close()
-        process.stdin.write(b"no protocol\n" + line)
+        process.stdin.write(b"no protocol\n" + json.dumps(INITIALIZE).encode() + b"\n")
         process.stdin.close()
         assert process.wait(30) == 0
         assert without_note(process.stderr.read()) == b""
 
 
-def test_the_resident_process_is_asked_where_there_is_one(
+def test_a_running_server_is_asked_before_a_model_is_loaded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answering, loaded = Answering(), list[str]()
+    """The first server answers, the second is leaving; from then on the loaded model answers."""
+    answers = DocumentAnswers()
+    models: list[str] = []  # that were loaded, and "closed"
+    leaving = Place("leaving")
+    remotes = [Remote(Place("ready")), Remote(leaving), None]
 
-    def ask(is_leaving: bool, question: Request) -> Generator[Event]:
-        if is_leaving:
+    def ask_remote(place: Place, request: Request) -> Generator[Event]:
+        if place is leaving:
             raise NotServedError
-        yield from answering.answer(question, Ticket())
+        yield from answers.answer(request, Ticket())
 
-    class Loaded:
+    class FakeResident:
         def __init__(self, settings: Settings) -> None:
-            loaded.append(settings.model.model)
+            models.append(settings.model.model)
 
-        def ask(self, question: Request, *, owner: str = "") -> Generator[Event]:
-            return answering.answer(question, Ticket())
+        def ask(self, request: Request, *, owner: str = "") -> Generator[Event]:
+            return answers.answer(request, Ticket())
 
         def close(self) -> None:
-            loaded.append("closed")
+            models.append("closed")
 
-    served: list[Any] = [Remote(cast(Any, False)), Remote(cast(Any, True)), None]  # it is leaving
-    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", ask)
-    monkeypatch.setattr(Remote, "of", lambda settings: served.pop(0))
-    resident = SimpleNamespace(Resident=Loaded)  # without torch
-    monkeypatch.setitem(sys.modules, "ngtcli.server.resident", cast(Any, resident))
+    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", ask_remote)
+    monkeypatch.setattr(Remote, "of", lambda settings: remotes.pop(0))
+    resident_module = SimpleNamespace(Resident=FakeResident)  # The real one would load torch.
+    monkeypatch.setitem(sys.modules, "ngtcli.server.resident", cast(Any, resident_module))
     settings, preset = TASKS.by_name["ask"]
     documents = ServedFolder([str(folder)], settings).documents()
-    question = Request(task="ask", settings=settings, preset=preset, loaded=documents)
-    own = Answerer(threads=True)
-    monkeypatch.setattr(own, "check", lambda _: None)
-    for loads in (0, 1, 1, 1):  # what it has loaded itself it continues with
-        assert isinstance([*own.ask(question)][-1], Ended)
-        assert len(loaded) == loads
-    assert len(served) == 1
-    own.close()
-    assert loaded == ["builtin", "closed"]
+    request = Request(task="ask", settings=settings, preset=preset, loaded=documents)
+    answerer = Answerer(threads=True)
+    monkeypatch.setattr(answerer, "check", lambda _: None)
+
+    for expected_models in ([], ["builtin"], ["builtin"], ["builtin"]):
+        *_, last = answerer.ask(request)
+        assert isinstance(last, Ended)
+        assert models == expected_models
+    assert len(remotes) == 1
+    answerer.close()
+    assert models == ["builtin", "closed"]
 
 
-def test_the_manuals_entries_are_json_and_start_the_server() -> None:
+def test_the_entries_of_the_manual_are_json_and_start_the_server() -> None:
     page = topics()["mcp"].read_text("utf-8")
     entries = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
     assert [next(iter(entry)) for entry in entries] == ["mcpServers", "servers"]
     for entry in entries:
-        (own,) = next(iter(entry.values())).values()
-        assert Path(own["command"]).name == "ngt" and own["args"][0] == "mcp"
-        context = load("mcp").make_context("mcp", own["args"][1:])
+        servers = next(iter(entry.values()))
+        (server,) = servers.values()
+        assert Path(server["command"]).name == "ngt"
+        command, *arguments = server["args"]
+        assert command == "mcp"
+        context = load("mcp").make_context("mcp", arguments)
         assert context.params["docs"]
-        StdioServerParameters(command=own["command"], args=own["args"])
+        StdioServerParameters(command=server["command"], args=server["args"])
 
 
-def test_another_engine_and_a_missing_package_are_told_before_a_client_waits(
+def test_another_engine_is_refused(folder: Path) -> None:
+    assert ngt("mcp", "-d", str(folder), NGT_ENGINE="vllm").returncode == 2
+
+
+def test_a_missing_package_is_reported_before_a_client_waits(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vllm = ngt("mcp", "-d", str(folder), NGT_ENGINE="vllm")
-    assert vllm.returncode == 2
     monkeypatch.setattr("ngtcli.cli.mcp.find_spec", lambda name: None)
     done = ngt("mcp", "-d", str(folder))
     assert done.returncode == 2
     assert done.stderr.decode().splitlines()[-1] == "pip install 'ngtcli[mcp]'"
 
 
-class Over(RunningServer):
-    """The tools at `/mcp` of the HTTP server."""
+class HttpTools(RunningServer):
+    """The tools at `/mcp` of the HTTP server; the context is their URL."""
 
     def __init__(self, folder: Path, answers: ScriptedAnswers, address: Address = LOCAL) -> None:
         self.served = ServedFolder([str(folder)], Settings())
-        reported = RecordingReporter()
-        self.said = reported.warnings
+        reporter = RecordingReporter()
+        self.warnings = reporter.warnings
         service = Service("builtin", TASKS, self.served)
-        own = mcp_routes(reported.of(lambda: Tools(service, answers)))
-        super().__init__(answers, service, address, mcp=own)
+        routes = mcp_routes(reporter.of(lambda: Tools(service, answers)))
+        super().__init__(answers, service, address, mcp=routes)
 
     def __enter__(self) -> str:
         return f"{self.url}/mcp"
@@ -497,81 +600,105 @@ class Over(RunningServer):
 
 
 def test_a_session_belongs_to_the_key_that_began_it(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("a" * 32 + "\n" + "b" * 32 + "\n")
-    (tmp_path / "keys").chmod(0o600)
-    address = Address("127.0.0.1", 0, read_keys(tmp_path / "keys"))
+    keys = tmp_path / "keys"
+    keys.write_text("a" * 32 + "\n" + "b" * 32 + "\n")
+    keys.chmod(0o600)
+    address = Address("127.0.0.1", 0, read_keys(keys))
     accept = {"accept": "application/json, text/event-stream"}
-    first, other = ({"authorization": f"Bearer {letter * 32}", **accept} for letter in "ab")
-    own: Any = {"protocolVersion": "2025-06-18", "capabilities": {}}
-    own |= {"clientInfo": {"name": "x", "version": "1"}}
-    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": own}
+    owner = {"authorization": f"Bearer {'a' * 32}", **accept}
+    stranger = {"authorization": f"Bearer {'b' * 32}", **accept}
+    initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
-    with Over(folder, Answering(), address) as url:
-        began = CLIENT.post(url, json=hello, headers=first)
-        session = {"mcp-session-id": began.headers["mcp-session-id"]}
-        ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        assert CLIENT.post(url, json=ready, headers={**first, **session}).status_code == 202
-        for made in (
-            CLIENT.post(url, json=listing, headers={**other, **session}),
-            CLIENT.get(url, headers={**other, **session}),
-            CLIENT.delete(url, headers={**other, **session}),
+
+    with HttpTools(folder, DocumentAnswers(), address) as url:
+        response = CLIENT.post(url, json=INITIALIZE, headers=owner)
+        session = {"mcp-session-id": response.headers["mcp-session-id"]}
+        response = CLIENT.post(url, json=initialized, headers=owner | session)
+        assert response.status_code == 202
+
+        for response in (
+            CLIENT.post(url, json=listing, headers=stranger | session),
+            CLIENT.get(url, headers=stranger | session),
+            CLIENT.delete(url, headers=stranger | session),
         ):
-            assert (made.status_code, made.text) == (404, "no such session")
-        assert CLIENT.post(url, json=listing, headers={**first, **session}).status_code == 200
-        assert CLIENT.delete(url, headers={**first, **session}).status_code == 200
-        assert CLIENT.post(url, json=listing, headers={**first, **session}).status_code == 404
+            assert response.status_code == 404
+            assert response.text == "no such session"
+
+        assert CLIENT.post(url, json=listing, headers=owner | session).status_code == 200
+        assert CLIENT.delete(url, headers=owner | session).status_code == 200
+        assert CLIENT.post(url, json=listing, headers=owner | session).status_code == 404
         unknown = {"mcp-session-id": "f" * 32}
-        assert CLIENT.post(url, json=listing, headers={**first, **unknown}).status_code == 404
+        assert CLIENT.post(url, json=listing, headers=owner | unknown).status_code == 404
 
 
 def test_the_http_server_has_the_same_tools(folder: Path) -> None:
-    answering = Answering()
-
     async def work(url: str) -> None:
         async with Client(url) as client:
             assert len((await client.list_tools()).tools) == 5
-            found = await given(client, "search_passages", question="When is high tide?")
-            assert found["passages"][0]["document"] == "tides.txt"
-            answer = await given(client, "ask", question="When?", documents=["tides.txt"])
+            result = await call(client, "search_passages", question="When is high tide?")
+            assert result["passages"][0]["document"] == "tides.txt"
+            answer = await call(client, "ask", question="When?", documents=["tides.txt"])
             assert answer["text"].split() == TIDES.split()
-            assert answer["remarks"] == ["not everything fits"]  # no path
-            answering.many = 1_000_000
-            answering.ended.clear()
-            answering.begun.clear()
-            await cancelled(client, answering)
-            assert answering.asked[-1][1] == "http"
+            assert answer["remarks"] == ["not everything fits"]  # The other warning has a path.
 
-    with Over(folder, answering) as url:
+    with HttpTools(folder, DocumentAnswers()) as url:
         anyio.run(work, url)
 
 
-def test_over_http_no_paths_of_this_machine_are_told(folder: Path) -> None:
-    over = Over(folder, ScriptedAnswers(failing))
+def test_an_answer_ends_when_its_call_over_http_is_cancelled(folder: Path) -> None:
+    answers = DocumentAnswers(more_words=1_000_000)
 
     async def work(url: str) -> None:
         async with Client(url) as client:
-            words = error_of(await client.call_tool("ask", {"question": "When?"}))
-            assert "the answer failed" in words and "/models" not in words
-            folder.rename(folder.with_name("gone"))
-            for tool, own in (("list_documents", {}), ("search_passages", {"question": "x"})):
-                words = error_of(await client.call_tool(tool, own))
-                assert "documents cannot be read" in words and str(folder) not in words
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "ask", {"question": "Who?"})
+                await anyio.to_thread.run_sync(answers.begun.wait)
+                assert (await client.list_tools()).tools  # The server listens meanwhile.
+                group.cancel_scope.cancel()
+            await anyio.to_thread.run_sync(answers.ended.wait)
 
-    with over as url:
+    with HttpTools(folder, answers) as url:
         anyio.run(work, url)
-    assert "/models/x" in over.said[0] and str(folder) in over.said[1]
+    assert answers.steps < 1_000_000
+    ((_, owner),) = answers.asked
+    assert owner == "http"
 
 
-def test_a_request_that_is_refused_leaves_no_session(folder: Path) -> None:
-    with Over(folder, Answering()) as url:
-        for headers in ({"accept": "text/html"}, {"accept": "text/event-stream"}):
-            refused = httpx.get(url, headers=headers)
-            assert refused.status_code in (400, 406) and "mcp-session-id" not in refused.headers
+def test_errors_over_http_hide_the_paths_of_this_machine(folder: Path) -> None:
+    async def work(url: str) -> None:
+        async with Client(url) as client:
+            message = await call_error(client, "ask", question="When?")
+            assert "the answer failed" in message
+            assert "/models" not in message
+
+            folder.rename(folder.with_name("gone"))
+            calls: list[tuple[str, dict[str, Any]]] = [
+                ("list_documents", {}),
+                ("search_passages", {"question": "x"}),
+            ]
+            for tool, arguments in calls:
+                message = await call_error(client, tool, **arguments)
+                assert "documents cannot be read" in message
+                assert str(folder) not in message
+
+    tools = HttpTools(folder, ScriptedAnswers(fail))
+    with tools as url:
+        anyio.run(work, url)
+    assert "/models/x" in tools.warnings[0]
+    assert str(folder) in tools.warnings[1]
 
 
-def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None:
+@pytest.mark.parametrize("accept", ["text/html", "text/event-stream"])
+def test_a_refused_request_leaves_no_session(folder: Path, accept: str) -> None:
+    with HttpTools(folder, DocumentAnswers()) as url:
+        response = httpx.get(url, headers={"accept": accept})
+        assert response.status_code in (400, 406)
+        assert "mcp-session-id" not in response.headers
+
+
+def test_a_panic_of_a_library_ends_a_question_that_is_answered_in_a_thread() -> None:
     class Panic(BaseException):
-        """As a library in another language raises it."""
+        """An exception such as PyO3 raises for a panic in Rust."""
 
     class Panics:
         def ask(self, request: Request, *, owner: str = "") -> Any:
@@ -580,9 +707,11 @@ def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None
 
         def close(self) -> None: ...
 
-    told: SimpleQueue[Event | NgtError] = SimpleQueue()
+    events: SimpleQueue[Event | NgtError] = SimpleQueue()
     settings, preset = TASKS.by_name["ask"]
-    question = Request(task="ask", settings=settings, preset=preset)
-    Threaded(Panics()).submit(question, told.put)
-    assert isinstance(told.get(timeout=10), Message)
-    assert "index out of bounds" in str(told.get(timeout=10))
+    request = Request(task="ask", settings=settings, preset=preset)
+
+    Threaded(Panics()).submit(request, events.put)
+
+    assert isinstance(events.get(timeout=10), Message)
+    assert "index out of bounds" in str(events.get(timeout=10))
