@@ -1,7 +1,7 @@
-"""The guard against hostile input: it can find something. What it finds is told by .ci/run."""
+"""Tests of the fuzzer: it finds faults, and judges results rightly. .ci/run runs the fuzzer."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.helpers import HARBOUR
 
-if sys.platform != "linux":  # it limits memory, reads /proc and opens pseudo-terminals
+if sys.platform != "linux":  # The fuzzer limits memory, reads /proc and opens pseudo-terminals.
     pytest.skip("the fuzzer runs on Linux", allow_module_level=True)
 
 from tests.tools.fuzz import __main__ as fuzz
@@ -21,102 +21,154 @@ from tests.tools.fuzz.run import run
 
 @pytest.fixture
 def world(tmp_path: Path) -> Place:
-    """Without recordings and the answers to compare with, for which the kinds here do not ask."""
-    return Place(tmp_path, tmp_path / "home", tmp_path, {})
+    """A world without caches and known answers, which the kinds of cases here do not need."""
+    return Place(work=tmp_path, home=tmp_path / "home", shared=tmp_path, answers={})
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Has forks run Python code in place of ngt."""
-    yield lambda code: monkeypatch.setattr("tests.tools.fuzz.run.PROGRAM", code)
+def set_program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function that makes forks run Python code instead of ngt."""
+
+    def set_program(code: str) -> None:
+        monkeypatch.setattr("tests.tools.fuzz.run.PROGRAM", code)
+
+    return set_program
 
 
 def test_a_fault_is_reported_with_its_seed(
-    world: Place, tmp_path: Path, program, monkeypatch: pytest.MonkeyPatch, capsys
+    world: Place, tmp_path: Path, set_program, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    program("raise RuntimeError('a fault put in by a test')")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # --case keeps its files
+    set_program("raise RuntimeError('a fault put in by a test')")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # --case keeps its files there
     monkeypatch.setattr(fuzz, "make_world", lambda _: world)
     kind, seed = next(fuzz.cases(3, ["questions"]))
-    assert fuzz.main(["--cases", "1", "--seed", "3", "--kinds", "questions", "--jobs", "1"]) == 1
-    shown = capsys.readouterr().out
-    assert f"--case {kind}:{seed}" in shown and "a fault put in by a test" in shown
-    assert "came: 1" in shown and "1 cases of seed 3" in shown
-    assert fuzz.main(["--case", f"{kind}:{seed}"]) == 1
+
+    code = fuzz.main(["--cases", "1", "--seed", "3", "--kinds", "questions", "--jobs", "1"])
+    report = capsys.readouterr().out
+    assert code == 1
+    assert f"--case {kind}:{seed}" in report
+    assert "a fault put in by a test" in report
+    assert "got: 1" in report
+    assert "1 cases of seed 3" in report
+
+    code = fuzz.main(["--case", f"{kind}:{seed}"])
+    assert code == 1
     assert "a fault put in by a test" in capsys.readouterr().out
-    program("")
+
+    set_program("")
     assert not run_case(world, kind, seed).complaints
 
 
-def test_cases_are_the_same_for_the_same_seed(world: Place) -> None:
-    four, again, five = (list(islice(fuzz.cases(seed, list(KINDS)), 50)) for seed in (4, 4, 5))
-    assert four == again != five
-    first, second = run_case(world, "settings", 11), run_case(world, "settings", 11)
-    assert (first.what, first.result.code) == (second.what, second.result.code)
+def test_kinds_and_seeds_depend_only_on_the_seed() -> None:
+    kinds = list(KINDS)
+    cases = list(islice(fuzz.cases(4, kinds), 50))
+
+    assert list(islice(fuzz.cases(4, kinds), 50)) == cases
+    assert list(islice(fuzz.cases(5, kinds), 50)) != cases
+
+
+def test_a_case_is_the_same_for_the_same_seed(world: Place) -> None:
+    first = run_case(world, "settings", 11)
+    second = run_case(world, "settings", 11)
+
+    assert first.description == second.description
     assert first.command.arguments == second.command.arguments
+    assert first.result.code == second.result.code
 
 
-def test_a_run_that_hangs_is_ended_and_said_so(world: Place, program) -> None:
-    program("import time\ntime.sleep(60)")
-    asked = Command([], [0], seconds=0.3)
-    result = run(asked, world)
+def test_a_run_that_hangs_is_killed_and_reported(world: Place, set_program) -> None:
+    set_program("import time\ntime.sleep(60)")
+    command = Command([], [0], seconds=0.3)
+
+    result = run(command, world)
+
     assert result.late
-    assert judge(asked, result) == ["still running after 0.3 s"]
+    assert judge(command, result) == ["still running after 0.3 s"]
 
 
-def test_memory_that_a_run_takes_is_seen(world: Place, program) -> None:
-    program("len(bytearray(b'x') * 300_000_000)")
-    asked = Command([], [0], memory=100_000_000)
-    result = run(asked, world)
-    assert result.code == 0 and 280_000_000 < result.memory < 600_000_000
-    assert "MB more memory" in judge(asked, result)[0]
+def test_the_memory_of_a_run_is_measured(world: Place, set_program) -> None:
+    set_program("len(bytearray(b'x') * 300_000_000)")
+    command = Command([], [0], memory=100_000_000)
+
+    result = run(command, world)
+
+    assert result.code == 0
+    assert 280_000_000 < result.memory < 600_000_000
+    assert "MB more memory" in judge(command, result)[0]
 
 
-def test_a_terminal_has_the_size_that_was_asked_for(world: Place, program) -> None:
-    program("import os\nprint(os.get_terminal_size(2))")
-    assert "columns=33, lines=7" in run(Command([], [0], terminal=(7, 33)), world).out
+def test_a_terminal_has_the_size_of_the_command(world: Place, set_program) -> None:
+    set_program("import os\nprint(os.get_terminal_size(2))")
+
+    result = run(Command([], [0], terminal=(7, 33)), world)
+
+    assert "columns=33, lines=7" in result.out
 
 
-@pytest.mark.parametrize("real", [False, True])
-def test_streams_are_closed_full_or_gone(world: Place, real: bool) -> None:
+@pytest.mark.parametrize("new_process", [False, True])
+def test_streams_are_closed_full_or_gone(world: Place, new_process: bool) -> None:
     for streams, code in (({1: "full"}, 1), ({1: "gone"}, 0), ({0: "closed", 1: "closed"}, 0)):
-        result = run(Command(["--version"], [code], streams=streams, real=real), world)
-        assert (result.code, result.out) == (code, ""), streams
+        command = Command(["--version"], [code], streams=streams, new_process=new_process)
+        result = run(command, world)
+        assert result.code == code, streams
+        assert result.out == "", streams
 
 
-PLAIN = Command(["summarize", HARBOUR], [0], text="Edith Marlow.")
-STOPPED = Command(["summarize"], [0, 130], text="Edith Marlow.")
-SHOWN = Command(["env"], [0], terminal=(1, 1))
-DUMB = Command(["env"], [0], terminal=(1, 1), environ={"TERM": "dumb"})
+ANSWER = Command(["summarize", HARBOUR], [0], answer="Edith Marlow.")
+INTERRUPTED = Command(["summarize"], [0, 130], answer="Edith Marlow.")
+JSON = Command(["env", "--json"], [0])
+BAD_INPUT = Command(["env"], [3])
+TERMINAL = Command(["env"], [0], terminal=(1, 1))
+DUMB_TERMINAL = Command(["env"], [0], terminal=(1, 1), environ={"TERM": "dumb"})
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "out", "err", "complaint"),
+    ("command", "code", "out", "err"),
     [
-        (PLAIN, 0, "Edith Marlow.\n", "", ""),
-        (PLAIN, 1, "", "ngt: KeyError: 3\n", "exit code 1"),
-        (PLAIN, 0, "Edith Marlow.\n", "Traceback (most recent call last):\n", "Traceback"),
-        (PLAIN, 0, "Edith Marl\n", "", "another text"),
-        (PLAIN, 0, "Edith\x1b[2J Marlow.\n", "", "U+001B on stdout"),
-        (PLAIN, 0, "Edith Marlow.\n", "ngt: a\u202eb\n", "U+202E on stderr"),
-        (Command(["env", "--json"], [0]), 0, "{", "", "no JSON"),
-        (Command(["env"], [3]), 3, "", "ngt: a\nb\nc\nd\ne\n", "5 lines on stderr"),
-        (SHOWN, 0, "\x1b[4;36ma\x1b[0m\r\n", "", ""),
-        (SHOWN, 0, "\x1b]52;c;x\x07", "", "U+001B"),
-        (DUMB, 0, "a\r\x1b[K\r\n", "", "U+000D on stdout"),
-        (STOPPED, 130, "Edith M\n", "", ""),
-        (STOPPED, 130, "Mar\n", "", "another text"),
+        (ANSWER, 0, "Edith Marlow.\n", ""),
+        (TERMINAL, 0, "\x1b[4;36ma\x1b[0m\r\n", ""),
+        (INTERRUPTED, 130, "Edith M\n", ""),
     ],
 )
-def test_a_judge_says_what_is_wrong(
-    asked: Command, code: int, out: str, err: str, complaint: str
+def test_a_right_result_gets_no_complaint(command: Command, code: int, out: str, err: str) -> None:
+    assert judge(command, Result(code, out, err, 0.1, 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "out", "err", "complaint"),
+    [
+        (ANSWER, 1, "", "ngt: KeyError: 3\n", "exit code 1"),
+        (ANSWER, 0, "Edith Marlow.\n", "Traceback (most recent call last):\n", "Traceback"),
+        (ANSWER, 0, "Edith Marl\n", "", "another text"),
+        (ANSWER, 0, "Edith\x1b[2J Marlow.\n", "", "U+001B on stdout"),
+        (ANSWER, 0, "Edith Marlow.\n", "ngt: a\u202eb\n", "U+202E on stderr"),
+        (JSON, 0, "{", "", "not JSON"),
+        (BAD_INPUT, 3, "", "ngt: a\nb\nc\nd\ne\n", "5 lines on stderr"),
+        (TERMINAL, 0, "\x1b]52;c;x\x07", "", "U+001B"),
+        (DUMB_TERMINAL, 0, "a\r\x1b[K\r\n", "", "U+000D on stdout"),
+        (INTERRUPTED, 130, "Mar\n", "", "another text"),
+    ],
+)
+def test_a_wrong_result_gets_a_complaint(
+    command: Command, code: int, out: str, err: str, complaint: str
 ) -> None:
-    found = judge(asked, Result(code, out, err, 0.1, 0))
-    assert (not found) if not complaint else complaint in " ".join(found)
+    complaints = judge(command, Result(code, out, err, 0.1, 0))
+
+    assert complaint in " ".join(complaints)
 
 
-@pytest.mark.parametrize("given", [["--case", "names"], ["--kinds", "nonesuch"], ["--kinds", ""]])
-def test_wrong_usage_ends_with_code_2(given: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        fuzz.main(given)
-    assert ended.value.code == 2
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--case", "names"], "has no seed"),
+        (["--case", "nonesuch:1"], "unknown kind nonesuch"),
+        (["--kinds", "nonesuch"], "unknown kind nonesuch"),
+        (["--kinds", ""], "names no kind"),
+    ],
+)
+def test_a_usage_error_ends_with_code_2(arguments: list[str], message: str, capsys) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        fuzz.main(arguments)
+
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err

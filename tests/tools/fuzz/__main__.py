@@ -1,8 +1,8 @@
-"""A guard against hostile input: `python -m tests.tools.fuzz`, five minutes by default.
+"""Test ngt on hostile input: `python -m tests.tools.fuzz`, for five minutes by default.
 
-Seeded cases of many kinds run ngt with odd documents, settings, caches, models and streams, and
-each is judged: exit code, text, memory, time, and what is shown. A failure is printed with its
-kind and seed, and `--case KIND:SEED` runs it again. Exit code 0 where there was none, else 1.
+Seeded cases of many kinds run ngt with odd documents, settings, caches, models and streams. Each
+is judged by its exit code, answer, memory, time and output. A failure is printed with its kind
+and seed, and `--case KIND:SEED` runs it again. The exit code is 1 if a case failed, otherwise 0.
 """
 
 import argparse
@@ -25,14 +25,14 @@ from ngtcli.render.terminal import visible
 from tests.tools.fuzz.case import Builder, Command, Place, Result
 from tests.tools.fuzz.data import models, prompts
 from tests.tools.fuzz.documents import documents, folders, names, questions
-from tests.tools.fuzz.judge import expected, judge
+from tests.tools.fuzz.judge import expected_codes, judge
 from tests.tools.fuzz.run import run
 from tests.tools.fuzz.settings import settings, sweeps
 from tests.tools.fuzz.streams import interrupts, kills, starts, streams, terminals
 from tests.tools.fuzz.world import caches, make_world, new_place
 
-MINUTES = 5.0  # by default
-# Builders and their shares of the cases. Starts are new processes, of seconds each.
+DEFAULT_MINUTES = 5.0
+# Builders and their shares of the cases. Each start is a new process and takes seconds.
 KINDS: Mapping[str, tuple[Builder, int]] = {
     "documents": (documents, 200),
     "folders": (folders, 80),
@@ -54,68 +54,81 @@ _WITH_CACHES = ("caches", "kills", "interrupts", "starts", "terminals")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a case went: its last command, which is the first that failed if one did.
+    """The outcome of a case: its first command that failed, or else its last.
 
-    `again` is what runs it again, where that is not the fuzzer.
+    `repeat` is the tool with the arguments that run the case again, if that is not the fuzzer.
     """
 
     kind: str
     seed: int
-    what: str
+    description: str
     command: Command
     result: Result
     complaints: Sequence[str]
-    again: str = ""
+    repeat: str = ""
 
     def __str__(self) -> str:
-        """What was made, what was run, what was expected and what came."""
-        given = [f"{name}={value}" for name, value in self.command.environ.items()]
-        ran = shlex.join([*given, "ngt", *self.command.arguments])  # as one would type it
-        said = self.result.err or (self.result.out if self.command.terminal else "")
+        """Several lines: how to repeat the case, the command, what was expected, the result."""
+        repeat = self.repeat or f"fuzz --case {self.kind}:{self.seed}"
+        variables = [f"{name}={value}" for name, value in self.command.environ.items()]
+        command_line = shlex.join([*variables, "ngt", *self.command.arguments])
+        if len(command_line) >= 300:
+            command_line = command_line[:300] + "…"
+        output = self.result.err
+        if not output and self.command.terminal:
+            output = self.result.out
         lines = [
-            f"  python -m tests.tools.{self.again or f'fuzz --case {self.kind}:{self.seed}'}",
-            f"    made: {self.what[:300]}",
-            f"    ran: {ran if len(ran) < 300 else ran[:300] + '…'}",
-            f"    expected: exit code {expected(self.command)}; came: {self.result.code},"
+            f"  python -m tests.tools.{repeat}",
+            f"    made: {self.description[:300]}",
+            f"    ran: {command_line}",
+            f"    expected: exit code {expected_codes(self.command)}; got: {self.result.code},"
             f" {'; '.join(self.complaints)}",
-            *(f"    | {line[:200]}" for line in said.splitlines()[-4:]),
         ]
-        return "\n".join(visible(x.encode("utf-8", "replace").decode()) for x in lines)
+        lines += [f"    | {line[:200]}" for line in output.splitlines()[-4:]]
+        return "\n".join(visible(line.encode("utf-8", "replace").decode()) for line in lines)
 
 
 def cases(seed: int, kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Kinds and seeds of cases without end; the same for the same seed and kinds."""
-    rng, shares = Random(seed), [KINDS[kind][1] for kind in kinds]
+    """Yield kinds and seeds of cases without end; the same for the same seed and kinds."""
+    rng = Random(seed)
+    shares = [KINDS[kind][1] for kind in kinds]
     while True:
         yield rng.choices(kinds, shares)[0], rng.getrandbits(32)
 
 
 def run_case(world: Place, kind: str, seed: int, keep: bool = False) -> Verdict:
-    """Make the case, run its commands until one fails, and judge them. `keep` leaves its files."""
+    """Make the case and run its commands until one fails. With `keep` its files stay."""
     folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{seed}-", dir=world.shared))
     try:
         place = new_place(folder, world, kind in _WITH_CACHES)
         case = KINDS[kind][0](Random(seed), place)
         for command in case.commands:
             result = run(command, place)
-            if complaints := judge(command, result):
+            complaints = judge(command, result)
+            if complaints:
                 break
-        return Verdict(kind, seed, case.what, command, result, complaints)
+        return Verdict(kind, seed, case.description, command, result, complaints)
     finally:
-        if not keep:  # it may be nested deeper than Python recurses
+        if not keep:
+            # Folders may be nested deeper than shutil.rmtree can recurse.
             subprocess.run(["rm", "-rf", folder], check=False)
 
 
 def run_cases(args: argparse.Namespace, world: Place) -> Iterator[Verdict]:
-    """Verdicts as they come, `jobs` at a time, until all cases are begun or the time is up."""
+    """Run `jobs` cases at a time and yield their verdicts as they finish.
+
+    No case is started once `args.cases` were, or the time is up.
+    """
     end = time.monotonic() + 60 * (args.minutes or float("inf"))
-    left, chosen = args.cases or float("inf"), cases(args.seed, args.kinds)
+    cases_left = args.cases or float("inf")
+    upcoming = cases(args.seed, args.kinds)
     with ThreadPoolExecutor(args.jobs) as pool:
         running: set[Future[Verdict]] = set()
         while True:
-            while len(running) < args.jobs and left > 0 and time.monotonic() < end:
-                running.add(pool.submit(run_case, world, *next(chosen)))
-                left -= 1
+            while len(running) < args.jobs and cases_left > 0 and time.monotonic() < end:
+                kind, seed = next(upcoming)
+                running.add(pool.submit(run_case, world, kind, seed))
+                cases_left -= 1
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -123,45 +136,59 @@ def run_cases(args: argparse.Namespace, world: Place) -> Iterator[Verdict]:
 
 
 def report(verdicts: Sequence[Verdict], seed: int, seconds: float) -> Iterator[str]:
-    """Lines: by kind cases, failures, the most memory that a run took, and exit codes; then every
+    """Yield the lines of a table by kind (cases, failures, peak memory, exit codes), then each
     failure."""
     yield "kind         cases failed    MB  exit codes"
-    for kind in sorted({v.kind for v in verdicts}):
-        own = [v for v in verdicts if v.kind == kind]
-        failed = sum(bool(v.complaints) for v in own)
-        memory = max(v.result.memory for v in own) / 1e6
-        codes = sorted(Counter(v.result.code for v in own).items())
-        told = ", ".join(f"{code}: {count}" for code, count in codes)
-        yield f"{kind:<12}{len(own):>6}{failed:>7}{memory:>6.0f}  {told}"
-    wrong = [v for v in verdicts if v.complaints]
-    yield f"{len(verdicts)} cases of seed {seed} in {seconds:.0f} s: {len(wrong)} failures"
-    yield from map(str, sorted(wrong, key=lambda v: (v.complaints, v.kind, v.seed)))
+    for kind in sorted({verdict.kind for verdict in verdicts}):
+        group = [verdict for verdict in verdicts if verdict.kind == kind]
+        failed = len([verdict for verdict in group if verdict.complaints])
+        memory = max(verdict.result.memory for verdict in group) / 1e6
+        counts = sorted(Counter(verdict.result.code for verdict in group).items())
+        codes = ", ".join(f"{code}: {count}" for code, count in counts)
+        yield f"{kind:<12}{len(group):>6}{failed:>7}{memory:>6.0f}  {codes}"
+    failures = [verdict for verdict in verdicts if verdict.complaints]
+    failures.sort(key=lambda verdict: (verdict.complaints, verdict.kind, verdict.seed))
+    yield f"{len(verdicts)} cases of seed {seed} in {seconds:.0f} s: {len(failures)} failures"
+    yield from map(str, failures)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line. Ends the process with exit code 2 where it is wrong."""
+    """Parse the command line. A wrong one ends the process with exit code 2."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.fuzz", description=__doc__)
+    minutes_help = f"stop after this time; default {DEFAULT_MINUTES:g}, with --cases no limit"
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, help=f"default {MINUTES:g}, or none with --cases")
-    parser.add_argument("--cases", type=int, help="run so many cases")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="with commas; default: all")
+    parser.add_argument("--minutes", type=float, help=minutes_help)
+    parser.add_argument("--cases", type=int, help="run this number of cases")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated; default: all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at a time")
-    parser.add_argument("--case", metavar="KIND:SEED", help="run this one, and keep its files")
+    parser.add_argument("--case", metavar="KIND:SEED", help="run this case and keep its files")
     args = parser.parse_args(arguments)
     args.kinds = [kind for kind in args.kinds.split(",") if kind]
-    kind, _, number = (args.case or "documents:0").partition(":")
-    unknown = [name for name in (*args.kinds, kind) if name not in KINDS]
-    if unknown or not args.kinds or not number.isdecimal():
-        parser.error(f"{', '.join(unknown) or args.case}: known kinds are {', '.join(KINDS)}")
+
+    names = list(args.kinds)
+    is_case_valid = True
+    if args.case:
+        kind, _, seed = args.case.partition(":")
+        names.append(kind)
+        is_case_valid = seed.isdecimal()
+    unknown = [name for name in names if name not in KINDS]
+    kinds_hint = f"known kinds are {', '.join(KINDS)}"
+    if unknown:
+        parser.error(f"unknown kind {', '.join(unknown)}: {kinds_hint}")
+    if not args.kinds:
+        parser.error(f"--kinds names no kind: {kinds_hint}")
+    if not is_case_valid:
+        parser.error(f"--case {args.case} has no seed: write KIND:SEED")
     if args.minutes is None and args.cases is None:
-        args.minutes = MINUTES
+        args.minutes = DEFAULT_MINUTES
     return args
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run cases and print the report; the exit code."""
+    """Run cases, print the report and return the exit code."""
     args = parse(arguments)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` gets a report
+    # Treat SIGTERM as Ctrl-C, so that a run under `timeout` prints its report.
+    previous_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="ngt-fuzz-"))
     folder.chmod(0o755)
     try:
@@ -173,22 +200,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{verdict}\n    files: {folder}")
         return int(bool(verdict.complaints))
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
         if not args.case:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run_all(args: argparse.Namespace, world: Place) -> int:
-    clock, verdicts = time.monotonic(), list[Verdict]()
+    started = time.monotonic()
+    verdicts: list[Verdict] = []
     try:
         for verdict in run_cases(args, world):
             verdicts.append(verdict)
             if verdict.complaints:
                 print(verdict, file=sys.stderr, flush=True)
     except KeyboardInterrupt:
-        print("interrupted; this is what there is", file=sys.stderr)
-    print("\n".join(report(verdicts, args.seed, time.monotonic() - clock)))
-    return int(any(v.complaints for v in verdicts))
+        print("interrupted: the report covers the cases that finished", file=sys.stderr)
+    print("\n".join(report(verdicts, args.seed, time.monotonic() - started)))
+    return int(any(verdict.complaints for verdict in verdicts))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a case of the fuzzer is: commands to run in a folder, and what is expected of each."""
+"""A case of the fuzzer: commands to run in a folder, and what is expected of each."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,18 +7,26 @@ from random import Random
 
 from ngtcli.bench.prompts import EXAMPLES
 
-ANSWERED, USAGE, INPUT, MODEL, CONTEXT, INTERRUPTED = 0, 2, 3, 4, 5, 130  # the README's table
-# Guessed: an answer takes half a second in a fork on a quiet core, three on a crowded one.
-SECONDS = 30.0
-# Measured: an answer takes 50 to 70 MB above what a process with torch holds.
-MEMORY = 300_000_000  # bytes
-MOST_LINES = 40  # of stderr beside an answer: what was left out, line by line, then a count
-PASSAGES = 1  # the line that says which passages were read
+# Exit codes, as the README lists them.
+ANSWERED = 0
+USAGE = 2
+INPUT = 3
+MODEL = 4
+CONTEXT = 5
+INTERRUPTED = 130
 
-TOKENS = "24"  # of an answer: enough for accepted drafts and refused ones
+# Guess: an answer takes half a second in a fork on an idle core, three seconds on a busy one.
+SECONDS = 30.0
+# In bytes. Measured: an answer takes 50 to 70 MB more than a process that has loaded torch.
+MEMORY = 300_000_000
+# Lines of stderr beside an answer. Files that were left out are listed line by line up to a limit.
+MAX_LINES = 40
+PASSAGES = 1  # One line of stderr says which passages were read.
+
+TOKENS = "24"  # An answer of this length has both accepted and rejected drafts.
 HARBOUR = str(EXAMPLES / "harbour.txt")
-# Questions by name. The damaged runs must give the undamaged answers to them.
-ASKED: Mapping[str, tuple[str, ...]] = {
+# Command lines by name. After any damage they must give the answers of an undamaged run.
+KNOWN_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "summary": ("summarize", HARBOUR, "--max-tokens", TOKENS),
     "question": ("ask", "Who noticed the oysters?", "-d", HARBOUR, "--max-tokens", TOKENS),
     "sampled": ("summarize", HARBOUR, "--max-tokens", TOKENS, "--temperature=1", "--seed=7"),
@@ -27,7 +35,10 @@ ASKED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A signal `after` seconds; with `partial` as soon as a file is half written after that."""
+    """A signal to send after `after` seconds.
+
+    With `partial` it is sent as soon as the cache has a half-written file after that time.
+    """
 
     signal: int
     after: float
@@ -36,7 +47,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a command; `code` is negative where a signal ended it, `memory` is growth."""
+    """The outcome of a command.
+
+    `code` is the exit code, negative if a signal ended the process. `memory` is the growth in
+    bytes. `late` says that the process was killed at the time limit.
+    """
 
     code: int
     out: str
@@ -48,13 +63,23 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One run of ngt and what is expected: an exit code of `codes`, and `text` where it matters.
+    """One run of ngt and what is expected of it.
 
-    `streams` says which of standard input (0), output (1) and error (2) are missing ("closed"),
-    have no space left ("full") or are pipes that nobody reads ("gone"); `terminal` is (rows,
-    columns) of a pseudo-terminal for all three. `real` starts a new process; otherwise one that has
-    torch loaded is forked. `check` gives further complaints. `seconds` and `memory` (bytes above
-    the process's own) are bounds.
+    Attributes:
+        arguments: The command line after `ngt`.
+        codes: The exit codes that are right.
+        stdin: What is piped in, or typed on the terminal.
+        environ: Environment variables beside those that every run has.
+        streams: Which of stdin (0), stdout (1) and stderr (2) are missing ("closed"), have no
+            space left ("full") or are pipes that nobody reads ("gone").
+        terminal: (rows, columns) of a pseudo-terminal for all three streams.
+        stops: Signals to send, in order of time.
+        answer: The text that an answer must have. None: any.
+        check: Finds further complaints about the result.
+        new_process: Whether to start Python anew. Otherwise a process with torch is forked.
+        seconds: The time limit.
+        memory: The limit in bytes, above what the process takes before it runs the command.
+        max_lines: The most lines of stderr beside an answer.
     """
 
     arguments: Sequence[str]
@@ -64,19 +89,19 @@ class Command:
     streams: Mapping[int, str] = field(default_factory=dict)
     terminal: tuple[int, int] | None = None
     stops: Sequence[Stop] = ()
-    text: str | None = None
+    answer: str | None = None
     check: Callable[[Result], Iterable[str]] | None = None
-    real: bool = False
+    new_process: bool = False
     seconds: float = SECONDS
     memory: int = MEMORY
-    most_lines: int = MOST_LINES
+    max_lines: int = MAX_LINES
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Commands that run one after the other in one folder; `what` says what was made."""
+    """Commands to run in turn in one folder. `description` says what was made for them."""
 
-    what: str
+    description: str
     commands: Sequence[Command]
 
 
@@ -84,25 +109,30 @@ class Case:
 class Place:
     """The folders of one case: `work` is the current folder, `home` is NGT_HOME.
 
-    `shared` has what all cases share, and `texts` the undamaged answers to `ASKED` by name: see
-    `world.make_world`.
+    `shared` has what all cases share. `answers` are the undamaged answers of `KNOWN_COMMANDS` by
+    name (see `world.make_world`).
     """
 
     work: Path
     home: Path
     shared: Path
-    texts: Mapping[str, str]
+    answers: Mapping[str, str]
 
-    def asked(self, rng: Random, *more: str, **fields: object) -> Command:
-        """One of the questions whose undamaged answer is known; it must give that answer."""
-        name = rng.choice(list(ASKED))
-        fields = {"codes": [ANSWERED], "text": self.texts[name], **fields}
-        return Command([*ASKED[name], *more], **fields)  # type: ignore[arg-type]
+    def known_command(self, rng: Random, *flags: str, **fields: object) -> Command:
+        """Choose one of `KNOWN_COMMANDS`, which must give its undamaged answer.
+
+        `fields` are fields of `Command`.
+        """
+        name = rng.choice(list(KNOWN_COMMANDS))
+        fields = {"codes": [ANSWERED], "answer": self.answers[name], **fields}
+        return Command([*KNOWN_COMMANDS[name], *flags], **fields)  # type: ignore[arg-type]
 
 
 Builder = Callable[[Random, Place], Case]
 
 
-def case(what: str, arguments: Sequence[str], codes: Collection[int], **more: object) -> Case:
-    """A case of one command; `more` are fields of `Command`."""
-    return Case(what, [Command(arguments, codes, **more)])  # type: ignore[arg-type]
+def case(
+    description: str, arguments: Sequence[str], codes: Collection[int], **fields: object
+) -> Case:
+    """Make a case of one command. `fields` are fields of `Command`."""
+    return Case(description, [Command(arguments, codes, **fields)])  # type: ignore[arg-type]

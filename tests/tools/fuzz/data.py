@@ -30,7 +30,7 @@ from tests.tools.fuzz.odd import (
     replace_by_odd,
 )
 
-_LINES: tuple[dict[str, Any], ...] = (
+_PROMPTS: tuple[dict[str, Any], ...] = (
     {"id": "a", "task": "ask", "documents": [PROSE], "question": "When?", "answers": ["1871"]},
     {"documents": [{"name": "x", "text": PROSE}]},
     {"documents": [{"file": "beside.txt"}], "question": "Who?"},
@@ -40,7 +40,7 @@ _FILES = ("../../etc/passwd", "/etc/passwd", "/dev/zero", "pipe", ".", "x" * 400
 
 
 def prompts(rng: Random, place: Place) -> Case:
-    """JSON lines with something odd in them, measured with plain decoding."""
+    """Benchmark odd prompts (JSON lines) with plain decoding."""
     lines = [_prompt_line(rng) for _ in range(rng.randint(1, 3))]
     (place.work / "beside.txt").write_text(PROSE)
     (place.work / "link").symlink_to("/etc/passwd")
@@ -49,24 +49,27 @@ def prompts(rng: Random, place: Place) -> Case:
     path.write_bytes(rng.choice([b"\n", b"\r\n", b"\n\n"]).join(lines))
     if rng.random() < 0.1:
         damage(rng, path)
-    command = "bench --methods none --rounds 1"
-    more = " --prompts prompts.jsonl --limit 1 --max-tokens 2 --json"
+    command = "bench --methods none --rounds 1 --prompts prompts.jsonl"
+    limits = "--limit 1 --max-tokens 2 --json"
     codes = [ANSWERED, USAGE, INPUT, CONTEXT]
-    return case(f"{len(lines)} lines of prompts", (command + more).split(), codes)
+    return case(f"{len(lines)} lines of prompts", f"{command} {limits}".split(), codes)
 
 
 def _prompt_line(rng: Random) -> bytes:
-    line = dict(rng.choice(_LINES))
-    if rng.random() < 0.2 and "documents" in line:
-        line["documents"] = [{"file": rng.choice(_FILES)}]
+    prompt = dict(rng.choice(_PROMPTS))
+    if rng.random() < 0.2 and "documents" in prompt:
+        prompt["documents"] = [{"file": rng.choice(_FILES)}]
     elif rng.random() < 0.3:
-        key = rng.choice([k for k in line if k != "answers"])
-        odd = rng.choice([control_soup(rng), any_text(rng, 30), "\ud800", "a\0b", "\udcff" * 3])
-        return json.dumps({**line, key: [odd] if isinstance(line[key], list) else odd}).encode()
-    return odd_json(rng, line) if rng.random() < 0.8 else json.dumps(line).encode()
+        key = rng.choice([key for key in prompt if key != "answers"])
+        text = rng.choice([control_soup(rng), any_text(rng, 30), "\ud800", "a\0b", "\udcff" * 3])
+        prompt[key] = [text] if isinstance(prompt[key], list) else text
+        return json.dumps(prompt).encode()
+    if rng.random() < 0.8:
+        return odd_json(rng, prompt)
+    return json.dumps(prompt).encode()
 
 
-Damage = tuple[str, set[int]]  # what was done, and the exit codes that may come of it
+Damage = tuple[str, set[int]]  # a description, and the exit codes that are right
 _MAY_RUN = {ANSWERED, MODEL, CONTEXT}
 _CONFIG: tuple[tuple[str, Any, set[int]], ...] = (
     ("num_hidden_layers", 30, {MODEL}),
@@ -79,7 +82,7 @@ _CONFIG: tuple[tuple[str, Any, set[int]], ...] = (
     ("num_attention_heads", 3, {MODEL}),
     ("auto_map", {"AutoModelForCausalLM": "evil.Evil"}, {ANSWERED, MODEL}),
 )
-_HARMLESS = "{{ ''.__class__.__mro__ }}"  # the sandbox gives nothing for it
+_HARMLESS = "{{ ''.__class__.__mro__ }}"  # Jinja's sandbox yields an empty string.
 _TEMPLATES = (
     "{% if %}",
     "{{ messages[9].content }}",
@@ -93,18 +96,18 @@ _TEMPLATES = (
 
 
 def models(rng: Random, place: Place) -> Case:
-    """A copy of the built-in model with one file damaged: refused, or an answer, never noise."""
+    """Damage one file of a copy of the built-in model: it is refused, or gives an answer."""
     folder = place.work / "model"
     shutil.copytree(BUILTIN_PATH, folder)
-    make = rng.choice([_config, _config, _weights, _weights, _template, _bytes, _bytes, _missing])
-    what, codes = make(rng, folder)
+    change = rng.choice([_config, _config, _weights, _weights, _template, _bytes, _bytes, _missing])
+    description, codes = change(rng, folder)
 
     def check(result: Result) -> Iterable[str]:
         if result.code == ANSWERED and not json.loads(result.out)["statistics"]["new_tokens"]:
             yield "an answer without a token"
 
     arguments = ["summarize", HARBOUR, "-m", "model", "--max-tokens", "4", "--json"]
-    return case(f"a model: {what}", arguments, codes, check=check, memory=1_500_000_000)
+    return case(f"a model: {description}", arguments, codes, check=check, memory=1_500_000_000)
 
 
 def _config(rng: Random, folder: Path) -> Damage:
@@ -119,29 +122,30 @@ def _config(rng: Random, folder: Path) -> Damage:
 
 
 def _weights(rng: Random, folder: Path) -> Damage:
-    """Tensors left out, renamed, cut, or filled with what is not a number."""
+    """Remove, rename, cut or spoil one tensor."""
     from safetensors.torch import load, save
 
     path = folder / "model.safetensors"
     tensors = load(path.read_bytes())
-    name = rng.choice([k for k in tensors if "norm" not in k])
-    made = {
+    name = rng.choice([name for name in tensors if "norm" not in name])
+    weights = tensors.pop(name)
+    replacements = {
         "missing": {},
-        "renamed": {f"{name}.x": tensors[name][:-1].clone()},
-        "cut": {name: tensors[name][:-1].clone()},
-        "not a number": {name: tensors[name] * float("nan")},
-        "infinite": {name: tensors[name] + float("inf")},
+        "renamed": {f"{name}.x": weights[:-1].clone()},
+        "cut": {name: weights[:-1].clone()},
+        "not a number": {name: weights * float("nan")},
+        "infinite": {name: weights + float("inf")},
     }
-    way = rng.choice(list(made))
-    del tensors[name]
-    path.write_bytes(save({**tensors, **made[way]}, metadata={"format": "pt"}))
-    return f"{name} {way}", {MODEL}
+    change = rng.choice(list(replacements))
+    path.write_bytes(save({**tensors, **replacements[change]}, metadata={"format": "pt"}))
+    return f"{name} {change}", {MODEL}
 
 
 def _template(rng: Random, folder: Path) -> Damage:
-    text = rng.choice(_TEMPLATES)
-    (folder / "chat_template.jinja").write_text(text)
-    return f"the template {text!r}", {ANSWERED, MODEL} if text == _HARMLESS else {MODEL}
+    template = rng.choice(_TEMPLATES)
+    (folder / "chat_template.jinja").write_text(template)
+    codes = {ANSWERED, MODEL} if template == _HARMLESS else {MODEL}
+    return f"the template {template!r}", codes
 
 
 def _bytes(rng: Random, folder: Path) -> Damage:

@@ -1,4 +1,4 @@
-"""Hostile documents, folders, names and questions, and what ngt should make of each."""
+"""Hostile documents, folders, names and questions, each with the exit codes that are right."""
 
 import codecs
 import json
@@ -27,9 +27,11 @@ from tests.tools.fuzz.case import (
 )
 from tests.tools.fuzz.odd import PROSE, any_text, control_soup, make_odd, odd_file_name, odd_word
 
-_SHORT = 700  # characters that fit the built-in model's 4096 positions, whatever they are
-_OWN_SPECIAL = 4  # ids below this are the built-in model's special tokens
-_READ, _REFUSED = {ANSWERED}, {INPUT}
+# Fewer characters than this fit the built-in model's 4096 positions, whatever they are.
+_SHORT = 700
+_SPECIAL_TOKENS = 4  # The built-in model's special tokens have the ids below this.
+_READ = {ANSWERED}
+_REFUSED = {INPUT}
 _READ_OR_LONG = {ANSWERED, CONTEXT}
 
 _GERMAN = "Der Hafen für größere Schiffe, café. "
@@ -68,7 +70,7 @@ _MARKUP = (
     "\\",
 )
 _UNITS = ("a", PROSE, "ab ", "\u00e9", "\n", "x\n", "<|end|>", "9", "." * 7)
-# What a document holds, and its share of the cases.
+# Kinds of documents and their shares of the cases.
 _CONTENTS = {
     "random bytes": 3,
     "any script": 4,
@@ -84,164 +86,195 @@ _CONTENTS = {
 
 
 def _content(rng: Random) -> tuple[str, bytes, Set[int]]:
-    """What a document is, its bytes, the exit codes that it may give."""
-    what = rng.choices(list(_CONTENTS), list(_CONTENTS.values()))[0]
-    if what == "random bytes":
-        return what, rng.randbytes(int(2 ** rng.uniform(0, 16))), _REFUSED | _READ_OR_LONG
-    if what == "encoded":
+    """Return a description of a document, its bytes, and the exit codes that are right."""
+    kind = rng.choices(list(_CONTENTS), list(_CONTENTS.values()))[0]
+    if kind == "random bytes":
+        return kind, rng.randbytes(int(2 ** rng.uniform(0, 16))), _REFUSED | _READ_OR_LONG
+    if kind == "encoded":
         codec, mark = rng.choice(_CODECS)
         codes = _READ if mark else _READ | _REFUSED
         return f"{codec}, marked by {mark!r}", mark + PROSE.encode(codec), codes
-    if what == "foreign":
+    if kind == "foreign":
         codec, text = rng.choice(_FOREIGN)
         return f"{codec}, which is not UTF-8", (text * 9).encode(codec), _REFUSED
-    if what == "huge":
-        size = int(2 ** rng.uniform(16, 25))  # characters: 64 kB to 32 MB
+    if kind == "huge":
+        size = int(2 ** rng.uniform(16, 25))  # In characters: from 64 kB to 32 MB.
         unit = rng.choice(_UNITS)
-        codes = _READ_OR_LONG if unit.strip() else _REFUSED  # a summary may be made of parts
+        # A long document may still be summarized in parts.
+        codes = _READ_OR_LONG if unit.strip() else _REFUSED
         return f"{size} characters of {unit[:9]!r}", (unit * (size // len(unit))).encode(), codes
-    at = rng.randrange(len(PROSE))
-    text = {
-        "any script": lambda: any_text(rng, int(2 ** rng.uniform(0, 13))),
-        "control characters": lambda: f"{control_soup(rng)}\nThe harbour was dug.",
-        "a word repeated": lambda: any_text(rng, rng.randint(1, 6)) * rng.randint(1, 300),
-        "markup": lambda: " ".join(rng.choices(_MARKUP, k=rng.randint(1, 60))),
-        "blank": lambda: rng.choice(_BLANK),
-        "a zero byte": lambda: PROSE[:at] + "\0" + PROSE[at:],
-    }[what]()
+
+    text = _short_content(rng, kind)
     codes = _READ if len(text) < _SHORT else _READ_OR_LONG
     if not text.strip().strip("\ufeff").strip() or "\0" in text:
         codes = _REFUSED
-    return what, text.encode("utf-8", "replace"), codes
+    return kind, text.encode("utf-8", "replace"), codes
+
+
+def _short_content(rng: Random, kind: str) -> str:
+    offset = rng.randrange(len(PROSE))
+    if kind == "any script":
+        return any_text(rng, int(2 ** rng.uniform(0, 13)))
+    if kind == "control characters":
+        return f"{control_soup(rng)}\nThe harbour was dug."
+    if kind == "a word repeated":
+        word = any_text(rng, rng.randint(1, 6))
+        return word * rng.randint(1, 300)
+    if kind == "markup":
+        return " ".join(rng.choices(_MARKUP, k=rng.randint(1, 60)))
+    if kind == "blank":
+        return rng.choice(_BLANK)
+    assert kind == "a zero byte"
+    return PROSE[:offset] + "\0" + PROSE[offset:]
 
 
 def documents(rng: Random, place: Place) -> Case:
-    """One document, named outright, piped in, or beside a good one in a folder."""
+    """Read one odd document: by its path, from stdin, or in a folder with a good one."""
     if rng.random() < 0.12:
         return _special(rng, place)
-    what, data, codes = _content(rng)
-    # Measured: 12 MB are summarized in 2,132 parts with 455 MB; within 163 s on a crowded machine.
+    description, data, codes = _content(rng)
+    # Measured: 12 MB are summarized in 2,132 parts with 455 MB, in up to 163 s on a busy machine.
     bounds = {"memory": MEMORY + 20 * len(data), "seconds": SECONDS + len(data) / 5e4}
-    way = rng.choice(["named", "named", "piped", "folder"])
-    path = {"named": "odd.txt", "piped": "-", "folder": "folder"}[way]
-    head = rng.choice([["summarize", path], ["ask", "Who built it?", "-d", path]])
-    # Flags that change neither the text nor the exit code.
-    tail = [
-        "--max-tokens",
-        str(rng.randint(1, 9)),
-        *rng.choice(
-            [
-                "--dry-run",
-                "--dry-run --json",
-                "--json",
-                "",
-                "-v",
-                "--json-tokens",
-                "--method none",
-                "--method trie",
-            ]
-        ).split(),
-    ]
-    if way == "folder":
+    source = rng.choice(["named", "named", "piped", "folder"])
+    path = {"named": "odd.txt", "piped": "-", "folder": "folder"}[source]
+    command = rng.choice([["summarize", path], ["ask", "Who built it?", "-d", path]])
+    max_tokens = str(rng.randint(1, 9))
+    # Flags that change neither the answer nor the exit code.
+    harmless = rng.choice(
+        [
+            "--dry-run",
+            "--dry-run --json",
+            "--json",
+            "",
+            "-v",
+            "--json-tokens",
+            "--method none",
+            "--method trie",
+        ]
+    )
+    flags = ["--max-tokens", max_tokens, *harmless.split()]
+
+    if source == "folder":
         (place.work / path).mkdir()
         (place.work / path / "odd.txt").write_bytes(data)
         (place.work / path / "good.txt").write_text(PROSE)
         if codes == _REFUSED and rng.random() < 0.3:
-            tail += ["--set", "strict=yes"]
+            flags += ["--set", "strict=yes"]
+        elif codes == _REFUSED:
+            codes = _READ
         else:
-            codes = _READ if codes == _REFUSED else codes | {ANSWERED}
-        return case(f"{what}, beside a good file", [*head, *tail], codes, **bounds)
-    if way == "named":
+            codes = codes | {ANSWERED}
+        return case(f"{description}, beside a good file", [*command, *flags], codes, **bounds)
+    if source == "named":
         (place.work / path).write_bytes(data)
         if codes == _READ_OR_LONG and rng.random() < 0.4:
-            cut = ["summarize", path, "--max-tokens", "2", "--overflow", "truncate"]
-            return case(f"{what}, cut", cut, _READ, **bounds)
-    if head[0] == "ask" and CONTEXT in codes:
-        codes = codes | {ANSWERED}  # of what does not fit, some passages may be read
-    stdin = data if way == "piped" else b""
-    return case(f"{what}, {way}", [*head, *tail], codes, stdin=stdin, **bounds)
+            truncate = ["summarize", path, "--max-tokens", "2", "--overflow", "truncate"]
+            return case(f"{description}, cut", truncate, _READ, **bounds)
+    if command[0] == "ask" and CONTEXT in codes:
+        codes = codes | {ANSWERED}  # `ask` may read only some passages
+    stdin = data if source == "piped" else b""
+    return case(f"{description}, {source}", [*command, *flags], codes, stdin=stdin, **bounds)
 
 
 def _special(rng: Random, place: Place) -> Case:
-    """Text written like special tokens: beside a harmless spelling it may not come out shorter."""
+    """Write a special token as text: it must not become that token.
+
+    The prompt is compared with one that has a harmless spelling in its place: it must not have
+    fewer tokens, nor another number of special ones.
+    """
     added = json.loads((BUILTIN_PATH / "tokenizer.json").read_bytes())["added_tokens"]
-    times, token = rng.randint(8, 18), rng.choice(added)["content"]  # 18 fit a name
-    where = rng.choice(["document", "question", "name"])
-    seen: list[tuple[int, int]] = []  # tokens of the harmless prompt, then of the other
+    repetitions = rng.randint(8, 18)  # a file name has room for 18
+    token = rng.choice(added)["content"]
+    position = rng.choice(["document", "question", "name"])
+    token_counts: list[int] = []  # of the harmless prompt, then of the other
+    special_counts: list[int] = []
 
     def check(result: Result) -> Iterable[str]:
         if result.code == ANSWERED:
-            body = json.loads(result.out)
-            seen.append((body["prompt_tokens"], sum(i < _OWN_SPECIAL for i in body["ids"])))
-        if len(seen) == 2 and (seen[1][0] < seen[0][0] - 2 * times or seen[0][1] != seen[1][1]):
-            yield f"{token} in the {where} became a special token"
+            prompt = json.loads(result.out)
+            special_ids = [token_id for token_id in prompt["ids"] if token_id < _SPECIAL_TOKENS]
+            token_counts.append(prompt["prompt_tokens"])
+            special_counts.append(len(special_ids))
+        if len(token_counts) == 2:
+            is_shorter = token_counts[1] < token_counts[0] - 2 * repetitions
+            if is_shorter or special_counts[0] != special_counts[1]:
+                yield f"{token} in the {position} became a special token"
 
     commands: list[Command] = []
-    for text in (token.replace("|", ":") * times, token * times):
-        question = text if where == "question" else "Who built it?"
-        name = f"{text}.txt" if where == "name" else f"{len(commands)}.txt"
-        (place.work / name).write_text(text if where == "document" else PROSE)
-        # Two documents, so that names are in the prompt.
+    for spelling in (token.replace("|", ":"), token):
+        text = spelling * repetitions
+        question = text if position == "question" else "Who built it?"
+        name = f"{text}.txt" if position == "name" else f"{len(commands)}.txt"
+        (place.work / name).write_text(text if position == "document" else PROSE)
+        # With two documents the prompt has their names.
         arguments = ["ask", question, "-d", name, "-d", HARBOUR, "--dry-run", "--json"]
         commands.append(Command(arguments, _READ, check=check))
-    return Case(f"{times} times {token} in the {where}", commands)
+    return Case(f"{repetitions} times {token} in the {position}", commands)
 
 
 def folders(rng: Random, place: Place) -> Case:
-    """A folder with a good file and odd company, or something that is no document at all."""
+    """Read a folder that has odd files beside a good one, or something that is no document."""
     (place.work / "notes").mkdir()
     (place.work / "notes" / "good.txt").write_text(PROSE)
-    make = rng.choice([_company, _company, _deep, _links, _twins, _devices, _pipe, _many])
-    return make(rng, place)
+    build = rng.choice([_company, _company, _deep, _links, _twins, _devices, _pipe, _many])
+    return build(rng, place)
 
 
 def _company(rng: Random, place: Place) -> Case:
-    """Odd names, unreadable files and special files beside a good one."""
-    made = []
+    """Put odd names, unreadable files and special files beside a good one."""
+    kinds = []
     for _ in range(rng.randint(1, 6)):
         name = odd_file_name(rng) + rng.choice([".txt", ".md", "", ".pdf"])
         path = place.work / "notes" / name
         if not os.path.lexists(path) and len(os.fsencode(name)) < 250:
-            made.append(_odd_file(rng, path))
-    tail = rng.choice(["--json", "--dry-run", "-v", "--dry-run --json"]).split()
+            kinds.append(_odd_file(rng, path))
+    flags = rng.choice(["--json", "--dry-run", "-v", "--dry-run --json"]).split()
     # Names of many bytes may fill the prompt.
-    codes = _READ_OR_LONG if len(made) > 3 else _READ
-    arguments = ["summarize", "notes", *tail, "--max-tokens", "3"]
-    return case(f"a folder with {', '.join(made)}", arguments, codes)
+    codes = _READ_OR_LONG if len(kinds) > 3 else _READ
+    arguments = ["summarize", "notes", *flags, "--max-tokens", "3"]
+    return case(f"a folder with {', '.join(kinds)}", arguments, codes)
 
 
 def _odd_file(rng: Random, path: Path) -> str:
+    """Create a file of some kind; return the kind."""
     kind = rng.choice(["text", "text", "empty", "binary", "pipe", "socket", "folder", "dangling"])
-    if kind in ("pipe", "folder", "dangling"):
-        make_odd(rng, path, ["/nowhere/x" if kind == "dangling" else kind])
-    elif kind == "socket" and len(os.fsencode(path)) < 100:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(os.fsencode(path))
+    if kind in ("pipe", "folder"):
+        make_odd(rng, path, [kind])
+    elif kind == "dangling":
+        make_odd(rng, path, ["/nowhere/x"])
+    elif kind == "socket" and len(os.fsencode(path)) < 100:  # the system's limit is 108
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.fsencode(path))
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "binary":
+        path.write_bytes(bytes(99))
     else:
-        path.write_bytes({"empty": b"", "binary": bytes(99)}.get(kind, PROSE.encode()))
+        path.write_text(PROSE)
     return kind
 
 
 def _deep(rng: Random, place: Place) -> Case:
-    """A text below many folders, within the depth that is set or beyond it."""
+    """Put a document below many folders, within the maximum depth or beyond it."""
     depth = rng.choice([10, 90, 200, 700])
-    raised = ["--set", "max_depth=1000"] if rng.random() < 0.5 else []
-    at = os.open(place.work, os.O_RDONLY)
+    flags = ["--set", "max_depth=1000"] if rng.random() < 0.5 else []
+    # The path is too long to be opened at once: go down by descriptors.
+    folder = os.open(place.work, os.O_RDONLY)
     for _ in range(depth):
-        os.mkdir("d", dir_fd=at)
-        below = os.open("d", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = below
-    with open(os.open("deep.txt", os.O_WRONLY | os.O_CREAT, dir_fd=at), "w") as file:
+        os.mkdir("d", dir_fd=folder)
+        child = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = child
+    with open(os.open("deep.txt", os.O_WRONLY | os.O_CREAT, dir_fd=folder), "w") as file:
         file.write(PROSE)
-    os.close(at)
-    codes = _READ if raised or depth < Settings().reading.max_depth else _REFUSED
-    arguments = ["summarize", "d", *raised, "--max-tokens", "3"]
+    os.close(folder)
+    codes = _READ if flags or depth < Settings().reading.max_depth else _REFUSED
+    arguments = ["summarize", "d", *flags, "--max-tokens", "3"]
     return case(f"a text below {depth} folders", arguments, codes)
 
 
 def _links(rng: Random, place: Place) -> Case:
-    """Links that go round, up, or out, beside a good file."""
+    """Put links that go in circles, up, or out of the folder beside a good file."""
     targets = (".", "..", "round0", "/proc/self", "good.txt", "/nowhere", "x.txt")
     for number in range(rng.randint(1, 5)):
         make_odd(rng, place.work / "notes" / f"round{number}", targets)
@@ -250,18 +283,20 @@ def _links(rng: Random, place: Place) -> Case:
 
 
 def _twins(rng: Random, place: Place) -> Case:
-    """Files of one name: the answer must tell them apart."""
+    """Read files of the same name: the answer must tell them apart."""
     for folder in ("a", "b", "a/c"):
         (place.work / "notes" / folder).mkdir()
         (place.work / "notes" / folder / "same.txt").write_text(f"{folder}: {PROSE}")
 
     def check(result: Result) -> Iterable[str]:
-        names = [d["name"] for d in json.loads(result.out)["documents"]] if not result.code else []
+        if result.code != ANSWERED:
+            return
+        names = [document["name"] for document in json.loads(result.out)["documents"]]
         if len(set(names)) < len(names):
             yield f"documents of one name: {names}"
 
-    given = rng.choice(["notes", "notes/a notes/b", "notes/**/*.txt"]).split()
-    arguments = ["summarize", *given, "--json", "--max-tokens", "2"]
+    paths = rng.choice(["notes", "notes/a notes/b", "notes/**/*.txt"]).split()
+    arguments = ["summarize", *paths, "--json", "--max-tokens", "2"]
     return case("files of one name", arguments, _READ, check=check)
 
 
@@ -269,7 +304,7 @@ _DEVICES = ("/dev/zero", "/dev/urandom", "/dev/full", "/dev/fd/99", "/proc/self/
 
 
 def _devices(rng: Random, place: Place) -> Case:
-    """Something endless or special, named outright."""
+    """Name a device or something endless as a document."""
     device = rng.choice(_DEVICES)
     command = rng.choice(
         [
@@ -285,30 +320,31 @@ def _devices(rng: Random, place: Place) -> Case:
 
 
 def _pipe(rng: Random, place: Place) -> Case:
-    """A named pipe that nobody writes to."""
+    """Name a pipe that nobody writes to."""
     os.mkfifo(place.work / "pipe.txt")
     arguments = ["summarize", "pipe.txt", *rng.choice([[], [HARBOUR]])]
     return case("a pipe that nobody writes to", arguments, _REFUSED, seconds=10)
 
 
 def _many(rng: Random, place: Place) -> Case:
-    """So many files that their names alone do not fit."""
+    """Read so many files that their names alone do not fit the context."""
     for number in range(rng.choice([400, 1500])):
-        odd = any_text(rng, 9).replace("/", "-").replace("\0", "")
-        (place.work / "notes" / f"{odd}{number}.txt").write_text(PROSE)
+        prefix = any_text(rng, 9).replace("/", "-").replace("\0", "")
+        (place.work / "notes" / f"{prefix}{number}.txt").write_text(PROSE)
     overflow, codes = rng.choice([("truncate", {CONTEXT}), ("split", _READ_OR_LONG)])
     arguments = ["summarize", "notes", "--max-tokens", "2", "--overflow", overflow]
 
     def check(result: Result) -> Iterable[str]:
         if "question alone" in result.err:
-            yield "the question is blamed where the names are too long"
+            yield "the error blames the question, but the names are too long"
 
     bounds = {"memory": 800_000_000, "seconds": 120}
     return case("hundreds of files", arguments, codes, check=check, **bounds)
 
 
 _SUMMARIZE = ["summarize", HARBOUR, "--max-tokens", "2"]
-_NAMED: tuple[tuple[list[str], set[int]], ...] = (
+# Commands that end with a name, and the exit codes that are right for a wrong one.
+_COMMANDS_BEFORE_NAME: tuple[tuple[list[str], set[int]], ...] = (
     ([*_SUMMARIZE, "-m"], {MODEL, USAGE}),
     ([*_SUMMARIZE, "--set"], {ANSWERED, MODEL, USAGE}),
     ([*_SUMMARIZE, "-p"], {USAGE}),
@@ -322,40 +358,43 @@ _NAMED: tuple[tuple[list[str], set[int]], ...] = (
     (["bench", "--methods", "none", "--limit", "1", "--tasks"], {USAGE}),
     (["cache", "clear"], {USAGE, INPUT}),
 )
-_NONE = "\u2717"  # is before each odd name, so that none is a name that there is
+_UNUSED_PREFIX = "\u2717"  # No model, preset, file or task has a name that begins with it.
 
 
 def names(rng: Random, place: Place) -> Case:
-    """An odd name where a model, method, preset, file or task is to be named, or for an output."""
+    """Use an odd name for a model, preset, file, task or output."""
     if rng.random() < 0.15:
         name = odd_file_name(rng)
         return case(f"-o {name[:40]!r}", [*_SUMMARIZE, "-o", f"./{name}"], {ANSWERED, USAGE})
-    head, codes = rng.choice(_NAMED)
+    command, codes = rng.choice(_COMMANDS_BEFORE_NAME)
     name = odd_word(rng)
-    if head[-1] not in ("-m", "--set", "--stop"):
-        name = _NONE + name
+    if command[-1] not in ("-m", "--set", "--stop"):
+        name = _UNUSED_PREFIX + name
     if not name:
-        codes = codes | {ANSWERED}  # an empty name is unset or refused
-    return case(f"the name {name[:40]!r}", [*head, name], codes)
+        codes = codes | {ANSWERED}  # an empty name counts as unset, or is refused
+    return case(f"the name {name[:40]!r}", [*command, name], codes)
 
 
 def questions(rng: Random, place: Place) -> Case:
-    """An odd question; unquoted words; an empty one."""
+    """Ask an odd or empty question, or one without quotes."""
     if rng.random() < 0.1:
 
         def check(result: Result) -> Iterable[str]:
             if "quot" not in result.err.lower() and '"' not in result.err:
-                yield "no hint at quotes"
+                yield "no hint at the missing quotes"
 
         words = ["ask", "-d", HARBOUR, "Who", "built", "the", "harbour"]
         return case("words without quotes", words, {USAGE}, check=check)
-    question = odd_word(rng) if rng.random() < 0.7 else any_text(rng, int(2 ** rng.uniform(1, 14)))
+    if rng.random() < 0.7:
+        question = odd_word(rng)
+    else:
+        question = any_text(rng, int(2 ** rng.uniform(1, 14)))
     question = question.replace("\0", "")
     codes = {ANSWERED} if question.strip() else {USAGE}
     if len(question) > 500:
         codes |= {CONTEXT}
     if question.startswith("-") and question != "-":
         codes |= {USAGE, ANSWERED}
-    tail = rng.choice(["--dry-run", "--dry-run --json", "--json", "--method none"]).split()
-    arguments = ["ask", "-d", HARBOUR, "--max-tokens", "3", *tail, "--", question]
+    flags = rng.choice(["--dry-run", "--dry-run --json", "--json", "--method none"]).split()
+    arguments = ["ask", "-d", HARBOUR, "--max-tokens", "3", *flags, "--", question]
     return case(f"the question {question[:40]!r}", arguments, codes)

@@ -89,7 +89,7 @@ _PATHS = (
     "https://x.y/z",
     "no/such-model",
 )
-# Of any type that JSON or YAML has.
+# Values of all types that JSON and YAML have.
 _VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -130,21 +130,21 @@ _VALUES: tuple[Any, ...] = (
 
 
 def any_text(rng: Random, length: int) -> str:
-    """`length` characters, each run of some from one script."""
-    out: list[str] = []
-    while len(out) < length:
+    """Return `length` random characters, in short runs of one script each."""
+    characters: list[str] = []
+    while len(characters) < length:
         low, high = rng.choice(_SCRIPTS)
-        out += [chr(rng.randint(low, high)) for _ in range(rng.randint(1, 12))]
-    return "".join(out[:length])
+        characters += [chr(rng.randint(low, high)) for _ in range(rng.randint(1, 12))]
+    return "".join(characters[:length])
 
 
 def control_soup(rng: Random) -> str:
-    """Controls, escape sequences and invisible characters between words."""
+    """Mix control characters, escape sequences and invisible characters with words."""
     return "".join(rng.choices([*_CONTROLS, "word", " ", "1871"], k=rng.randint(1, 80)))
 
 
 def odd_word(rng: Random) -> str:
-    """A word for the command line: no null character, seldom a plain one."""
+    """Return a word for the command line. It has no null character, which none can have."""
     make: Callable[[], str] = rng.choice(
         [
             lambda: rng.choice(_WORDS),
@@ -160,39 +160,43 @@ def odd_word(rng: Random) -> str:
 
 
 def odd_file_name(rng: Random) -> str:
-    """A name that a file can have, at most 255 bytes."""
+    """Return a name that a file can have, of at most 255 bytes."""
     name = os.fsencode(odd_word(rng).replace("/", "\u2215"))[:240]
     return os.fsdecode(name) if name.strip(b".") else "-"
 
 
 def odd_value(rng: Random) -> Any:
-    """A value of any type that JSON or YAML has."""
+    """Return a value of any type that JSON or YAML has."""
     return rng.choice(_VALUES)
 
 
 def nested(depth: int) -> str:
-    """JSON that is also YAML, nested to `depth`."""
+    """Return lists nested to `depth`, as JSON that is also YAML."""
     return "[" * depth + "]" * depth
 
 
 def mutated(rng: Random, value: Any) -> Any:
-    """`value` with one of its parts replaced, removed, or given twice."""
+    """Return `value` with one of its parts replaced, removed or added."""
     if isinstance(value, dict) and value and rng.random() < 0.9:
         key = rng.choice(list(value))
-        way = rng.random()
-        if way < 0.5:
+        share = rng.random()
+        if share < 0.5:
             return {**value, key: mutated(rng, value[key])}
-        if way < 0.7:
-            return {k: v for k, v in value.items() if k != key}
-        return {**value, (key if way < 0.85 else str(odd_value(rng))): odd_value(rng)}
+        if share < 0.7:
+            return {name: part for name, part in value.items() if name != key}
+        if share >= 0.85:
+            key = str(odd_value(rng))
+        return {**value, key: odd_value(rng)}
     if isinstance(value, list) and value and rng.random() < 0.9:
-        at = rng.randrange(len(value))
-        return [*value[:at], mutated(rng, value[at]), *value[at + rng.randint(0, 1) :]]
+        index = rng.randrange(len(value))
+        item = mutated(rng, value[index])
+        next_index = index + rng.randint(0, 1)  # the old item stays in half of the cases
+        return [*value[:index], item, *value[next_index:]]
     return odd_value(rng)
 
 
 def odd_json(rng: Random, value: Any) -> bytes:
-    """`value` as JSON: mutated, or the text damaged; lone surrogates may be in it escaped."""
+    """Return `value` as JSON, mutated before or damaged after; it may escape lone surrogates."""
     if rng.random() < 0.7:
         return json.dumps(mutated(rng, value)).encode()
     if rng.random() < 0.2:
@@ -201,53 +205,61 @@ def odd_json(rng: Random, value: Any) -> bytes:
 
 
 def damaged(rng: Random, data: bytes) -> tuple[str, bytes]:
-    """(how, `data` damaged): flipped bits, cut, zeroed, overwritten, lengthened, emptied."""
+    """Return a description of the damage and the damaged bytes.
+
+    Bits are flipped, or the data is cut, zeroed in part, replaced, lengthened or emptied.
+    """
     size = max(1, len(data))
-    # The heads of files hold their lengths and types; damage there is the most telling.
-    at = rng.randrange(min(size, 600)) if rng.random() < 0.5 else rng.randrange(size)
+    # The head of a file holds lengths and types: damage there has the most effects.
+    offset = rng.randrange(min(size, 600)) if rng.random() < 0.5 else rng.randrange(size)
     length = rng.randint(1, 4000)
     flipped = bytearray(data or b"\0")
     for _ in range(rng.choice([1, 1, 3, 40])):
-        flipped[min(at + rng.randint(0, 99), len(flipped) - 1)] ^= 1 << rng.randrange(8)
-    made = {
+        index = min(offset + rng.randint(0, 99), len(flipped) - 1)
+        flipped[index] ^= 1 << rng.randrange(8)
+    variants = {
         "flipped": flipped,
-        "cut": data[:at],
+        "cut": data[:offset],
         "empty": b"",
         "doubled": data + data,
-        "zeroed": data[:at] + bytes(length) + data[at + length :],
+        "zeroed": data[:offset] + bytes(length) + data[offset + length :],
         "garbage": rng.randbytes(length),
         "longer": data + rng.randbytes(length),
     }
-    how = rng.choice([*made, "flipped"])
-    return f"{how} at {at}", bytes(made[how])
+    kind = rng.choice([*variants, "flipped"])
+    return f"{kind} at {offset}", bytes(variants[kind])
 
 
 def damage(rng: Random, path: Path) -> str:
-    """Damage the bytes of a file; say how."""
-    how, data = damaged(rng, path.read_bytes())
+    """Damage the bytes of a file; return a description."""
+    description, data = damaged(rng, path.read_bytes())
     path.write_bytes(data)
-    return how
+    return description
 
 
-def make_odd(rng: Random, path: Path, ways: Iterable[str]) -> str:
-    """Put a folder, a pipe, or a link to what a way names where there is no file; say which."""
-    how = rng.choice(list(ways))
-    if how == "folder":
+def make_odd(rng: Random, path: Path, kinds: Iterable[str]) -> str:
+    """Create something that is no regular file at `path`; return its kind.
+
+    A kind is "folder", "pipe", "itself" (a link to itself) or the target of a link.
+    """
+    kind = rng.choice(list(kinds))
+    if kind == "folder":
         path.mkdir()
-    elif how == "pipe":
+    elif kind == "pipe":
         os.mkfifo(path)
     else:
-        path.symlink_to(path if how == "itself" else how)
-    return how
+        path.symlink_to(path if kind == "itself" else kind)
+    return kind
 
 
 def replace_by_odd(rng: Random, path: Path, others: Sequence[Path]) -> str:
-    """Put something that is no such file at `path`, or another's bytes; say what."""
-    # What was replaced before may be endless by now.
-    data = rng.choice([p for p in others if p.is_file() and p.stat().st_size]).read_bytes()
+    """Replace a file by something else, or by the bytes of another; return a description."""
+    # An earlier replacement may be a link to an endless device, which is_file() excludes.
+    sources = [other for other in others if other.is_file() and other.stat().st_size]
+    data = rng.choice(sources).read_bytes()
     path.unlink()
     if rng.random() < 1 / 7:
         path.write_bytes(data)
         return "another file in its place"
-    ways = ("folder", "pipe", "/nowhere/x", "/dev/zero", "/dev/full", "itself")
-    return f"{make_odd(rng, path, ways)} in its place"
+    kinds = ("folder", "pipe", "/nowhere/x", "/dev/zero", "/dev/full", "itself")
+    return f"{make_odd(rng, path, kinds)} in its place"

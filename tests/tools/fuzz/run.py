@@ -1,4 +1,4 @@
-"""Running one command of a case: in a fork that has torch loaded, or in a new process."""
+"""Run one command of a case, in a fork that has torch loaded or in a new process."""
 
 import os
 import signal
@@ -14,52 +14,60 @@ from typing import Any
 from tests.support.warm import ONE_THREAD, Warm
 from tests.tools.fuzz.case import Command, Place, Result
 
-PROGRAM = ""  # Python code that forks run in place of ngt: for tests
-_POLL = 0.002  # seconds between two looks at a process
-_READ = 20_000_000  # bytes of output that are looked at
-_SPACE = 4 << 30  # bytes of address space a fork may add; a guess above what any answer needs
-_REAL_SPACE = 16 << 20  # kB of it for a new process, which maps torch first
-_CLOSE = {0: "<&-", 1: ">&-", 2: "2>&-"}
+PROGRAM = ""  # Tests set this to Python code, which forks then run instead of ngt.
+_POLL_S = 0.002  # Seconds between two looks at a process.
+_MAX_OUTPUT = 20_000_000  # Bytes of output that are judged.
+# Bytes of address space that a fork may add: a guess, above what any answer needs.
+_FORK_ADDRESS_SPACE = 4 << 30
+_PROCESS_ADDRESS_SPACE_KB = 16 << 20  # The same for a new process, which maps torch first.
+_SHELL_CLOSES = {0: "<&-", 1: ">&-", 2: "2>&-"}
 
 
 def run(command: Command, place: Place) -> Result:
-    """Run `command` in its folders. The process and all it started are gone afterwards."""
+    """Run `command` in the folders of its case, then end all processes that it started."""
     with ExitStack() as stack:
-        typed, out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
-        typed.write(command.stdin)
-        typed.seek(0)
-        streams: list[Any] = [typed, out, err]
-        for number, way in command.streams.items():
-            if way == "full":
+        stdin = stack.enter_context(tempfile.TemporaryFile())
+        stdout = stack.enter_context(tempfile.TemporaryFile())
+        stderr = stack.enter_context(tempfile.TemporaryFile())
+        stdin.write(command.stdin)
+        stdin.seek(0)
+        streams: list[Any] = [stdin, stdout, stderr]
+        for number, state in command.streams.items():
+            if state == "full":
                 streams[number] = stack.enter_context(open("/dev/full", "r+b", buffering=0))
-            elif way == "gone":
-                read, write = os.pipe()
-                os.close(read)
-                streams[number] = stack.enter_context(open(write, "wb", buffering=0))
+            elif state == "gone":
+                read_end, write_end = os.pipe()
+                os.close(read_end)
+                streams[number] = stack.enter_context(open(write_end, "wb", buffering=0))
         terminal = None
         if command.terminal:
-            terminal, other = _open_terminal(command.terminal)
+            terminal, process_end = _open_terminal(command.terminal)
             stack.callback(os.close, terminal)
             os.write(terminal, command.stdin)
-            streams = [stack.enter_context(open(other, "r+b", buffering=0))] * 3
-        process: Any = (_start if command.real else _fork)(command, place, streams)
-        clock = time.monotonic()  # the first fork has waited for the server of forks
-        shown, late = _wait(process, command, place.home, terminal, clock)
-        _kill_all(process.pid)
+            streams = [stack.enter_context(open(process_end, "r+b", buffering=0))] * 3
+
+        start = _start if command.new_process else _fork
+        process: Any = start(command, place, streams)
+        # The clock starts here because the first fork waits until the fork server has started.
+        started = time.monotonic()
+        screen, late = _wait(process, command, place.home, terminal, started)
+        _kill_group(process.pid)
+
+        output = screen if terminal else _read_file(stdout)
         return Result(
-            process.returncode,
-            (shown if terminal else _head(out)).decode("utf-8", "replace"),
-            _head(err).decode("utf-8", "replace"),
-            time.monotonic() - clock,
-            0 if command.real else process.memory,
-            late,
+            code=process.returncode,
+            out=output.decode("utf-8", "replace"),
+            err=_read_file(stderr).decode("utf-8", "replace"),
+            seconds=time.monotonic() - started,
+            memory=0 if command.new_process else process.memory,
+            late=late,
         )
 
 
 def _environment(command: Command, place: Place) -> dict[str, str]:
-    """The variables of a run: nothing of the user's own, one thread, no network.
+    """Return the variables of a run: none of the user's own, one thread, no network.
 
-    Without a background no process is started that outlives a run.
+    NGT_BACKGROUND is "none" so that no process outlives a run.
     """
     return {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -79,7 +87,7 @@ def _environment(command: Command, place: Place) -> dict[str, str]:
 
 
 def _fork(command: Command, place: Place, streams: list[Any]) -> Warm:
-    closed = [number for number, way in command.streams.items() if way == "closed"]
+    closed = [number for number, state in command.streams.items() if state == "closed"]
     return Warm(
         *command.arguments,
         code=PROGRAM,
@@ -89,14 +97,15 @@ def _fork(command: Command, place: Place, streams: list[Any]) -> Warm:
         stderr=streams[2],
         closed=closed,
         start_new_session=True,
-        space=_SPACE,
+        space=_FORK_ADDRESS_SPACE,
         env=_environment(command, place),
     )
 
 
 def _start(command: Command, place: Place, streams: list[Any]) -> "subprocess.Popen[bytes]":
-    closed = [_CLOSE[number] for number, way in command.streams.items() if way == "closed"]
-    script = f'ulimit -v {_REAL_SPACE}; exec "$@" {" ".join(closed)}'
+    closed = [number for number, state in command.streams.items() if state == "closed"]
+    redirections = " ".join(_SHELL_CLOSES[number] for number in closed)
+    script = f'ulimit -v {_PROCESS_ADDRESS_SPACE_KB}; exec "$@" {redirections}'
     return subprocess.Popen(
         ["sh", "-c", script, "sh", sys.executable, "-m", "ngtcli", *command.arguments],
         cwd=place.work,
@@ -109,56 +118,73 @@ def _start(command: Command, place: Place, streams: list[Any]) -> "subprocess.Po
 
 
 def _wait(
-    process: Any, command: Command, home: Path, terminal: int | None, clock: float
+    process: Any, command: Command, home: Path, terminal: int | None, started: float
 ) -> tuple[bytes, bool]:
-    """What the terminal showed, and whether the process was ended because it was late.
+    """Wait for the end of the process, and send it its signals.
 
-    Sends the process its signals until it has ended.
+    Returns:
+        What the terminal showed, and whether the process was killed at the time limit.
     """
-    shown, late, stops = bytearray(), False, list(command.stops)
+    screen = bytearray()
+    late = False
+    stops = list(command.stops)
     while process.poll() is None:
-        shown += _read(terminal)
-        passed = time.monotonic() - clock
-        if passed > command.seconds:
+        screen += _read_terminal(terminal)
+        elapsed = time.monotonic() - started
+        if elapsed > command.seconds:
             late = True
-            _kill_all(process.pid)
-        if stops and passed >= stops[0].after and (not stops[0].partial or _half_written(home)):
-            process.send_signal(stops.pop(0).signal)
-        hurried = stops and stops[0].partial  # a file is half written briefly
-        time.sleep(_POLL / 20 if hurried else _POLL)
-    return bytes(shown + _read(terminal)), late
+            _kill_group(process.pid)
+        if stops and elapsed >= stops[0].after:
+            if not stops[0].partial or _has_partial_file(home):
+                process.send_signal(stops.pop(0).signal)
+        # A file is half written only for a moment: look for it more often.
+        waits_for_file = stops and stops[0].partial
+        time.sleep(_POLL_S / 20 if waits_for_file else _POLL_S)
+    screen += _read_terminal(terminal)
+    return bytes(screen), late
 
 
-def _read(terminal: int | None) -> bytes:
-    found = bytearray()
-    with suppress(OSError):  # nothing there, or the other end is closed
-        while terminal is not None and len(found) < _READ:
-            found += os.read(terminal, 65536)
-    return bytes(found)
+def _read_terminal(terminal: int | None) -> bytes:
+    """Read what is there without waiting."""
+    if terminal is None:
+        return b""
+    output = bytearray()
+    with suppress(OSError):  # nothing is there, or the other end is closed
+        while len(output) < _MAX_OUTPUT:
+            output += os.read(terminal, 65536)
+    return bytes(output)
 
 
-def _half_written(home: Path) -> bool:
-    return any("partial" in name for _, _, names in os.walk(home / "cache") for name in names)
+def _has_partial_file(home: Path) -> bool:
+    """Whether a file of the cache is half written: its name says so."""
+    for _, _, names in os.walk(home / "cache"):
+        if any("partial" in name for name in names):
+            return True
+    return False
 
 
-def _kill_all(process: int) -> None:
-    """The process with all that it started, which are of its group."""
+def _kill_group(process_id: int) -> None:
+    """Kill the process and all that it started, which are in its process group."""
     with suppress(OSError):
-        os.killpg(process, signal.SIGKILL)
+        os.killpg(process_id, signal.SIGKILL)
 
 
-def _head(file: Any) -> bytes:
+def _read_file(file: Any) -> bytes:
     file.seek(0)
-    head: bytes = file.read(_READ)
-    return head
+    content: bytes = file.read(_MAX_OUTPUT)
+    return content
 
 
 def _open_terminal(size: tuple[int, int]) -> tuple[int, int]:
-    """Both ends of a pseudo-terminal of (rows, columns), which does not echo what is typed."""
-    main, other = os.openpty()
-    termios.tcsetwinsize(other, size)
-    modes = termios.tcgetattr(other)
+    """Open a pseudo-terminal of (rows, columns) that does not echo what is typed.
+
+    Returns:
+        The descriptors of our end and of the process's end.
+    """
+    our_end, process_end = os.openpty()
+    termios.tcsetwinsize(process_end, size)
+    modes = termios.tcgetattr(process_end)
     modes[3] &= ~termios.ECHO
-    termios.tcsetattr(other, termios.TCSANOW, modes)
-    os.set_blocking(main, False)
-    return main, other
+    termios.tcsetattr(process_end, termios.TCSANOW, modes)
+    os.set_blocking(our_end, False)
+    return our_end, process_end

@@ -1,4 +1,4 @@
-"""Hostile settings: flags, variables, files, presets, sweeps, methods, flags that contradict."""
+"""Hostile settings: flags, variables, files, presets, sweeps and methods."""
 
 import json
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ from ngtcli.config import SETTINGS, Settings
 from ngtcli.drafting.registry import method_names
 from tests.tools.fuzz.case import (
     ANSWERED,
-    ASKED,
     HARBOUR,
     INPUT,
+    KNOWN_COMMANDS,
     MODEL,
     USAGE,
     Case,
@@ -74,7 +74,11 @@ _WORDS = (
 _SHOW = ["config", "show", "--json"]
 _ANSWER = ["summarize", HARBOUR, "--max-tokens", "2", "--json"]
 _PRESET = {"description": "x", "template": "{documents}\n\nSummarize it.", "num_draft": 16}
-_GOOD = {k: v for k, v in Settings().values().items() if k not in ("model", "draft_model")}
+_VALID_SETTINGS = {
+    name: value
+    for name, value in Settings().values().items()
+    if name not in ("model", "draft_model")
+}
 _YAML = (
     "seed: 2026-13-45",
     "seed: 2026-01-02",
@@ -114,21 +118,25 @@ _YAML = (
 
 
 def settings(rng: Random, place: Place) -> Case:
-    """One layer of settings with something odd in it."""
-    make = rng.choice([_flag, _variable, _variable, _file, _file, _preset, _presets, _unknown])
-    return make(rng, place)
+    """Put something odd into one source of settings."""
+    build = rng.choice([_flag, _variable, _variable, _file, _file, _preset, _presets, _unknown])
+    return build(rng, place)
 
 
 def _value(rng: Random, name: str) -> tuple[str, set[int]]:
-    """A value of setting `name`, which may be right, or refused; a model may not be there."""
+    """Return a value for the setting `name`, valid or not, and the exit codes that are right."""
     is_number = type(Settings().get(name)) in (int, float)
-    value = rng.choice([*(_NUMBERS if is_number else _WORDS), odd_word(rng), odd_word(rng)])
-    may_lack = name in ("model", "draft_model", "device")
-    return value, {ANSWERED, USAGE, *([MODEL] if may_lack else [])}
+    values = _NUMBERS if is_number else _WORDS
+    value = rng.choice([*values, odd_word(rng), odd_word(rng)])
+    codes = {ANSWERED, USAGE}
+    if name in ("model", "draft_model", "device"):  # a valid name, of something that is not there
+        codes.add(MODEL)
+    return value, codes
 
 
 def _flag(rng: Random, place: Place) -> Case:
-    name = rng.choice([n for n in SETTINGS if not isinstance(Settings().get(n), bool)])
+    default = Settings()
+    name = rng.choice([name for name in SETTINGS if not isinstance(default.get(name), bool)])
     value, codes = _value(rng, name)
     flag = SETTINGS[name].flag.replace(" ", "=") + f"={value}"
     return case(f"the flag {flag[:50]!r}", [*rng.choice([_SHOW, _ANSWER]), flag], codes)
@@ -138,74 +146,92 @@ def _variable(rng: Random, place: Place) -> Case:
     name = rng.choice(list(SETTINGS))
     value, codes = _value(rng, name)
     value = rng.choice([value, rng.choice(_YAML), ""]).replace("\0", "")[:90_000]
-    variable, head = f"NGT_{name.upper()}", rng.choice([_SHOW, _SHOW, _ANSWER])
-    codes = codes if value else {ANSWERED}  # an empty variable is an unset one
-    return case(f"{variable}={value[:40]!r}", head, codes, environ={variable: value})
+    variable = f"NGT_{name.upper()}"
+    arguments = rng.choice([_SHOW, _SHOW, _ANSWER])
+    if not value:  # an empty variable counts as unset
+        codes = {ANSWERED}
+    return case(f"{variable}={value[:40]!r}", arguments, codes, environ={variable: value})
 
 
 def _unknown(rng: Random, place: Place) -> Case:
-    """A variable that is no setting: a warning names it."""
+    """Set a variable that is no setting: a warning must name it."""
     variable = rng.choice(["NGT_NUM_DRAFTS", "NGT_TEMPRATURE", "NGT_METHODS", "NGT_X"])
 
     def check(result: Result) -> Iterable[str]:
         if variable not in result.err:
-            yield f"{variable} is ignored without a word"
+            yield f"{variable} is ignored without a warning"
 
     return case(
         f"the unknown {variable}", _SHOW, [ANSWERED, USAGE], environ={variable: "16"}, check=check
     )
 
 
-def _odd_file(rng: Random, path: Path, good: dict[str, Any], special: float) -> str:
-    """Make a settings file that is wrong or odd, in a share of `special` no such file at all."""
+def _odd_file(rng: Random, path: Path, valid: dict[str, Any], special_share: float) -> str:
+    """Create a settings file that is invalid or odd; return a description.
+
+    Args:
+        rng: The random numbers of the case.
+        path: Where to create it.
+        valid: Valid content, to be spoiled.
+        special_share: How often it is a folder, a pipe, a device, not UTF-8 or very large.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if rng.random() < special:
+    if rng.random() < special_share:
         if rng.random() < 2 / 3:
             return make_odd(rng, path, ["folder", "pipe", "/dev/zero", "/nowhere"])
         data = rng.choice(["stop: größer\n".encode("latin-1"), b"# filler\n" * 600_000])
         path.write_bytes(data)
         return f"{len(data)} odd bytes"
-    way = rng.random()
-    if way < 0.4:
-        what, data = "odd YAML", rng.choice(_YAML).encode()
-    elif way < 0.7:
-        name, value = rng.choice([*good, rng.choice(list(SETTINGS))]), odd_value(rng)
-        what = f"{name} of another kind"
-        data = json.dumps({**good, name: value}, default=str).encode()
-    elif way < 0.75:
-        what, data = "nesting", f"n: {nested(rng.choice([100, 5000, 100_000]))}".encode()
+
+    share = rng.random()
+    if share < 0.4:
+        description = "odd YAML"
+        data = rng.choice(_YAML).encode()
+    elif share < 0.7:
+        name = rng.choice([*valid, rng.choice(list(SETTINGS))])
+        description = f"{name} of another type"
+        data = json.dumps({**valid, name: odd_value(rng)}, default=str).encode()
+    elif share < 0.75:
+        description = "nesting"
+        data = f"n: {nested(rng.choice([100, 5000, 100_000]))}".encode()
     else:
-        what, data = damaged(rng, json.dumps(good, indent=1).encode())
+        description, data = damaged(rng, json.dumps(valid, indent=1).encode())
     path.write_bytes(data)
-    return f"{what}, {data[:30]!r}"
+    return f"{description}, {data[:30]!r}"
 
 
 def _file(rng: Random, place: Place) -> Case:
-    """ngt.yaml or config.yaml: odd contents, or no file at all."""
+    """Make ngt.yaml or config.yaml odd."""
     path = rng.choice([place.work / "ngt.yaml", place.home / "config" / "config.yaml"])
-    what = _odd_file(rng, path, _GOOD, 0.15)
-    head = rng.choice([_SHOW, _SHOW, _ANSWER])
-    return case(f"{path.name}: {what}", head, [ANSWERED, USAGE, INPUT])
+    description = _odd_file(rng, path, _VALID_SETTINGS, 0.15)
+    arguments = rng.choice([_SHOW, _SHOW, _ANSWER])
+    return case(f"{path.name}: {description}", arguments, [ANSWERED, USAGE, INPUT])
 
 
 def _preset(rng: Random, place: Place) -> Case:
-    """A preset of one's own that is wrong, used or shown."""
-    what = _odd_file(rng, place.home / "config" / "presets" / "mine.yaml", _PRESET, 0)
-    show = ["presets", "show", "mine"]
-    head = rng.choice([[*_SHOW, "-p", "mine"], [*_ANSWER, "-p", "mine"], show, [*show, "--json"]])
-    return case(f"preset: {what}", head, [ANSWERED, USAGE, INPUT])
+    """Use or show a user's preset that is odd."""
+    description = _odd_file(rng, place.home / "config" / "presets" / "mine.yaml", _PRESET, 0)
+    arguments = rng.choice(
+        [
+            [*_SHOW, "-p", "mine"],
+            [*_ANSWER, "-p", "mine"],
+            ["presets", "show", "mine"],
+            ["presets", "show", "mine", "--json"],
+        ]
+    )
+    return case(f"preset: {description}", arguments, [ANSWERED, USAGE, INPUT])
 
 
 def _presets(rng: Random, place: Place) -> Case:
-    """One broken preset among good ones: the list shows the good ones."""
-    what = _odd_file(rng, place.home / "config" / "presets" / "mine.yaml", _PRESET, 0.3)
+    """List presets of which one is odd: the good ones must be listed."""
+    description = _odd_file(rng, place.home / "config" / "presets" / "mine.yaml", _PRESET, 0.3)
 
     def check(result: Result) -> Iterable[str]:
         if result.code == ANSWERED and "chat" not in result.out:
             yield "the good presets are not listed"
 
     arguments = ["presets", "list", *rng.choice([[], ["--json"]])]
-    return case(f"presets list: {what}", arguments, [ANSWERED], check=check)
+    return case(f"presets list: {description}", arguments, [ANSWERED], check=check)
 
 
 _AXES = ("n", "lp", "num_draft", "method", "learn_output", "temperature", "stop", "x", "", "N")
@@ -241,7 +267,7 @@ _PARTS = (
     "1..9*0.5",
     "trtllm:max_draft_len=8",
 )
-# Options of methods, as the README names them.
+# Methods and their options, as the README names them.
 _OPTIONS = {
     "auto": "trust",
     "prompt-lookup": "max_matching_ngram_size num_output_tokens",
@@ -254,52 +280,55 @@ _OPTIONS = {
     "lookahead": "level window_size guess_set_size pool_from_prompt",
     "space": "nodes masked",
 }
-_VALUES = ("0", "1", "3", "-1", "1000000", "9" * 30, "nan", "inf", "true", "", "../../x", "1e9")
+_OPTION_VALUES = (
+    "0",
+    "1",
+    "3",
+    "-1",
+    "1000000",
+    "9" * 30,
+    "nan",
+    "inf",
+    "true",
+    "",
+    "../../x",
+    "1e9",
+)
 
 
 def sweeps(rng: Random, place: Place) -> Case:
-    """Sweeps, or specs of methods."""
+    """Use an odd sweep, or an odd method with options."""
     return rng.choice([_sweep, _method])(rng, place)
 
 
 def _sweep(rng: Random, place: Place) -> Case:
     axes = []
     for _ in range(rng.choice([1, 1, 2, 3])):
-        body = ",".join(rng.choices([*_PARTS, odd_word(rng)], k=rng.choice([1, 1, 2, 4])))
-        axes.append(f"{rng.choice(_AXES)}={body}")
+        values = ",".join(rng.choices([*_PARTS, odd_word(rng)], k=rng.choice([1, 1, 2, 4])))
+        axes.append(f"{rng.choice(_AXES)}={values}")
     if rng.random() < 0.1:
         axes = [odd_word(rng)]
+    sweeps = [f"--sweep={axis}" for axis in axes]
+    limits = "--rounds 1 --limit 1 --max-tokens 2 --json".split()
     return case(
         f"the sweep {' '.join(axes)[:60]!r}",
-        [
-            "tune",
-            *(f"--sweep={a}" for a in axes),
-            "--rounds",
-            "1",
-            "--limit",
-            "1",
-            "--max-tokens",
-            "2",
-            "--json",
-        ],
+        ["tune", *sweeps, *limits],
         [ANSWERED, USAGE],
-        seconds=300,  # up to a thousand cells
+        seconds=300,  # a sweep may have a thousand cells
     )
 
 
 def _method(rng: Random, place: Place) -> Case:
-    """A method with options; where it is taken, the answer must be the plain one."""
+    """Use a method with options; if it is accepted, the answer must be that of plain decoding."""
     name = rng.choice([*_OPTIONS, *_OPTIONS, odd_word(rng), *method_names()])
     keys = [*_OPTIONS.get(name, "n").split(), "x"]
-    options = [
-        f":{rng.choice(keys)}={rng.choice([*_VALUES, odd_word(rng)])}"
-        for _ in range(rng.randint(0, 3))
-    ]
-    method = name + "".join(options)
-    # rest needs a datastore, suffix a library, draft-model a second model.
+    method = name
+    for _ in range(rng.randint(0, 3)):
+        method += f":{rng.choice(keys)}={rng.choice([*_OPTION_VALUES, odd_word(rng)])}"
+    # rest needs a datastore, suffix a library and draft-model a second model: exit code 3.
     return case(
         f"the method {method[:60]!r}",
-        [*ASKED["summary"], f"--method={method}", "--json"],
+        [*KNOWN_COMMANDS["summary"], f"--method={method}", "--json"],
         [ANSWERED, USAGE, INPUT],
-        text=place.texts["summary"],
+        answer=place.answers["summary"],
     )

@@ -1,4 +1,4 @@
-"""Runs that are killed or interrupted, odd terminals, missing and full streams, odd starts."""
+"""Killed and interrupted runs, odd terminals, missing and full streams, odd starts."""
 
 import shutil
 import signal
@@ -11,10 +11,10 @@ import ngtcli
 from ngtcli.bench.prompts import EXAMPLES
 from tests.tools.fuzz.case import (
     ANSWERED,
-    ASKED,
     HARBOUR,
     INPUT,
     INTERRUPTED,
+    KNOWN_COMMANDS,
     PASSAGES,
     USAGE,
     Case,
@@ -28,45 +28,53 @@ from tests.tools.fuzz.odd import control_soup
 
 
 def kills(rng: Random, place: Place) -> Case:
-    """A run is killed, often while a file is half written; the next one knows nothing of it."""
+    """Kill a run, often while a file is half written; the next run is not affected."""
     method = rng.choice(["auto", "trie"])
     partial = rng.random() < 0.6
-    stop = Stop(signal.SIGKILL, 0.02 if partial else rng.uniform(0.02, 0.5), partial)
+    after = 0.02 if partial else rng.uniform(0.02, 0.5)
+    stop = Stop(signal.SIGKILL, after, partial)
     if rng.random() < 0.5:
-        shutil.rmtree(place.home / "cache" / "tries")  # tries and pools are made, and written
+        shutil.rmtree(place.home / "cache" / "tries")  # so that tries and pools are written again
     codes = [ANSWERED, -signal.SIGKILL]
-    killed = place.asked(rng, "--method", method, stops=[stop], codes=codes)
+    killed = place.known_command(rng, "--method", method, stops=[stop], codes=codes)
     if rng.random() < 0.3:
         killed = Command(["trie", "build", "--rest", str(EXAMPLES)], codes, stops=[stop])
-    after = place.asked(rng, "--method", method, most_lines=PASSAGES)
-    return Case(f"killed after {stop.after:.2f} s{', writing' * partial}", [killed, after])
+    following = place.known_command(rng, "--method", method, max_lines=PASSAGES)
+    description = f"killed after {after:.2f} s"
+    if partial:
+        description += ", writing"
+    return Case(description, [killed, following])
 
 
 def _presses(rng: Random, first: float, pause: float) -> tuple[str, list[Stop]]:
-    """Ctrl-C once or twice."""
-    times = [first, first + rng.uniform(0.001, pause)][: rng.choice([1, 1, 2])]
-    what = f"Ctrl-C after {', '.join(f'{t:.2f} s' for t in times)}"
-    return what, [Stop(signal.SIGINT, t) for t in times]
+    """Press Ctrl-C once or twice; return a description and the signals."""
+    times = [first, first + rng.uniform(0.001, pause)]
+    times = times[: rng.choice([1, 1, 2])]
+    description = f"Ctrl-C after {', '.join(f'{seconds:.2f} s' for seconds in times)}"
+    return description, [Stop(signal.SIGINT, seconds) for seconds in times]
 
 
 def interrupts(rng: Random, place: Place) -> Case:
-    """Ctrl-C once or twice in a run of any command, and the run after it."""
-    what, stops = _presses(rng, rng.uniform(0.02, 0.9), 0.3)
+    """Press Ctrl-C once or twice in a run of any command, then run another."""
+    description, stops = _presses(rng, rng.uniform(0.02, 0.9), 0.3)
     codes = [ANSWERED, INTERRUPTED]
     flags = rng.choice([[], ["--json"], ["--method", "trie"], ["-v"], ["--dry-run"]])
-    stopped = place.asked(rng, *flags, stops=stops, codes=codes)
+    interrupted = place.known_command(rng, *flags, stops=stops, codes=codes)
     if "--dry-run" in flags:
-        stopped = replace(stopped, text=None)
+        interrupted = replace(interrupted, answer=None)
     if rng.random() < 0.3:
         tune = "tune --sweep n=5..40 --rounds 2 --limit 1 --max-tokens 4".split()
         bench = "bench --limit 1 --methods none,trie --rounds 2 --max-tokens 4".split()
-        stopped = Command(rng.choice([tune, bench]), codes, stops=stops, seconds=60)
-    return Case(what, [stopped, place.asked(rng, most_lines=PASSAGES)])
+        interrupted = Command(rng.choice([tune, bench]), codes, stops=stops, seconds=60)
+    following = place.known_command(rng, max_lines=PASSAGES)
+    return Case(description, [interrupted, following])
 
 
 _TERMS = ("xterm-256color", "dumb", "", "vt100", "linux", "screen", "no-such-terminal", "x\x1b[31m")
-_COLUMNS = ("0", "1", "-5", "x", "", "99999999999999999999", "1.5", "80")
-_TABLES = (
+_ROWS = (0, 1, 24, 65535)
+_COLUMNS = (0, 0, 1, 2, 3, 10, 80, 200, 65535)
+_COLUMNS_VARIABLE = ("0", "1", "-5", "x", "", "99999999999999999999", "1.5", "80")
+_TABLE_COMMANDS = (
     "presets list",
     "config show",
     "trie list",
@@ -83,60 +91,76 @@ _TABLES = (
 
 
 def terminals(rng: Random, place: Place) -> Case:
-    """An answer or a table on a terminal of an odd size and kind."""
-    size = rng.choice([0, 1, 24, 65535]), rng.choice([0, 0, 1, 2, 3, 10, 80, 200, 65535])
+    """Show an answer or a table on a terminal of an odd size and type."""
+    rows = rng.choice(_ROWS)
+    columns = rng.choice(_COLUMNS)
     environ = {"TERM": rng.choice(_TERMS)}
     if rng.random() < 0.4:
-        environ["COLUMNS"] = rng.choice(_COLUMNS)
+        environ["COLUMNS"] = rng.choice(_COLUMNS_VARIABLE)
     if rng.random() < 0.2:
         environ["NO_COLOR"] = "1"
     flags = rng.choice([[], ["-v"], ["--json"]])
-    what = f"{size[1]} columns, {environ}"
-    way = rng.random()
-    if way < 0.5:
-        shown = place.asked(rng, *flags, terminal=size, environ=environ, stdin=b"\x04")
-        if "--json" in flags:  # other lines are between or before
-            shown = replace(shown, text=None)
-        return Case(what, [shown])
-    arguments = rng.choice(_TABLES).split()
-    if way < 0.6:
+    description = f"{columns} columns, {environ}"
+    share = rng.random()
+    if share < 0.5:
+        command = place.known_command(
+            rng, *flags, terminal=(rows, columns), environ=environ, stdin=b"\x04"
+        )
+        if "--json" in flags:  # other lines come before and between
+            command = replace(command, answer=None)
+        return Case(description, [command])
+    arguments = rng.choice(_TABLE_COMMANDS).split()
+    if share < 0.6:
         (place.work / "odd.txt").write_text(control_soup(rng) + "\nThe harbour was dug in 1871.")
         arguments = ["summarize", "odd.txt", "--max-tokens", "9", *flags]
         arguments += rng.choice([[], ["--dry-run"]])
-    return case(what, arguments, [ANSWERED, INPUT, USAGE], terminal=size, environ=environ)
+    codes = [ANSWERED, INPUT, USAGE]
+    return case(description, arguments, codes, terminal=(rows, columns), environ=environ)
 
 
 def streams(rng: Random, place: Place) -> Case:
-    """Standard streams closed, full, or read by nobody."""
+    """Close standard streams, or make them full or read by nobody."""
     number = rng.choice([0, 1, 2])
-    way = rng.choice(["closed", "full", "gone"]) if number else "closed"
-    made = {number: way} if rng.random() < 0.85 else dict.fromkeys((0, 1, 2), "closed")
-    more = {"streams": made, "real": rng.random() < 0.1, "seconds": 90}
-    codes = [1] if made.get(1) == "full" else [ANSWERED]
+    state = rng.choice(["closed", "full", "gone"]) if number else "closed"
+    states = {number: state}
+    if rng.random() >= 0.85:
+        states = dict.fromkeys((0, 1, 2), "closed")
+    fields = {"streams": states, "new_process": rng.random() < 0.1, "seconds": 90}
+    codes = [1] if states.get(1) == "full" else [ANSWERED]
     if rng.random() < 0.3:
-        # The code of the error stays, wherever its words can go.
-        return case(str(made), ["summarize", "nowhere.txt"], [INPUT], **more)
+        # An error keeps its exit code even if its message cannot be written.
+        return case(str(states), ["summarize", "nowhere.txt"], [INPUT], **fields)
     if rng.random() < 0.3:
-        return case(str(made), ["presets", "list"], codes, **more)
-    text = None if 1 in made else place.texts["summary"]
-    return case(str(made), ASKED["summary"], codes, text=text, **more)
+        return case(str(states), ["presets", "list"], codes, **fields)
+    answer = None if 1 in states else place.answers["summary"]
+    return case(str(states), KNOWN_COMMANDS["summary"], codes, answer=answer, **fields)
 
 
 def starts(rng: Random, place: Place) -> Case:
-    """New processes: Ctrl-C while they start, no place to write."""
+    """Start new processes: with Ctrl-C meanwhile, or where nothing can be written."""
     return rng.choice([_early, _early, _read_only])(rng, place)
 
 
 def _early(rng: Random, place: Place) -> Case:
-    """Ctrl-C from a twentieth of a second on; Python itself starts in that time."""
-    what, stops = _presses(rng, rng.uniform(0.05, 2.5), 0.5)
-    arguments = rng.choice([ASKED["summary"], ("--help",), ("presets", "list"), ("env",)])
+    """Press Ctrl-C while ngt starts, at the earliest when Python itself has started."""
+    description, stops = _presses(rng, rng.uniform(0.05, 2.5), 0.5)
+    arguments = rng.choice([KNOWN_COMMANDS["summary"], ("--help",), ("presets", "list"), ("env",)])
     codes = [ANSWERED, INTERRUPTED]
-    return case(f"{what} of a start", arguments, codes, stops=stops, real=True, seconds=90)
+    return case(
+        f"{description} of a start",
+        arguments,
+        codes,
+        stops=stops,
+        new_process=True,
+        seconds=90,
+    )
 
 
 def _read_only(rng: Random, place: Place) -> Case:
-    """A package and a home in which nothing can be made, not even by root: files are in the way."""
+    """Use a package and a home in which nothing can be created.
+
+    Files stand where folders would have to be, because root ignores permissions.
+    """
     package = place.work / "site" / "ngtcli"
     source = Path(ngtcli.__file__).parent
     shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -147,19 +171,20 @@ def _read_only(rng: Random, place: Place) -> Case:
     nowhere = str(package / "__pycache__" / "home")
 
     def check(result: Result) -> Iterable[str]:
-        if len(result.err.splitlines()) > 4:  # trie, pool, costs and compiled functions
+        # One line each for the trie, the pool, the costs and the compiled functions.
+        if len(result.err.splitlines()) > 4:
             yield "more than four lines of what cannot be stored"
 
     environ = {"PYTHONPATH": str(place.work / "site")}
     if rng.random() < 0.7:
         environ |= {"HOME": nowhere, "NGT_HOME": nowhere}
-    method = rng.choice(["auto", "trie"])  # whose functions are all compiled, and some
+    method = rng.choice(["auto", "trie"])
     return case(
         f"a package and a home that cannot be written, with {method}",
-        [*ASKED["summary"], "--method", method],
+        [*KNOWN_COMMANDS["summary"], "--method", method],
         [ANSWERED],
-        text=place.texts["summary"],
-        real=True,
+        answer=place.answers["summary"],
+        new_process=True,
         check=check,
         environ=environ,
         seconds=240,
