@@ -1,12 +1,12 @@
-"""One measurement: who answers when, what is forgotten, what an interruption leaves, figures."""
+"""Measurements: the order of the answers, races, figures, and the state that a sweep resumes."""
 
 import gc
 import json
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ngtcli.bench.records import (
     Generation,
     Race,
     Record,
+    Turn,
     by_cell,
     by_prompt,
     raced,
@@ -43,17 +44,22 @@ def cell(name: str, **settings: Any) -> Cell:
     return Cell(name, {"method": method}, Settings.of(method=method, **settings))
 
 
-class Written:
-    """A source that writes to `log` when a cell begins and what it answers; `does` comes before."""
+PROMPTS = "12"
 
-    def __init__(self, does: Callable[[Cell], None] = lambda cell: None) -> None:
-        self.prompts, self.log, self._does = "12", list[str](), does
+
+class LoggingSource:
+    """A source that logs its calls; `before_answer` is called first."""
+
+    def __init__(self, before_answer: Callable[[Cell], None] = lambda cell: None) -> None:
+        self.prompts = PROMPTS
+        self.log: list[str] = []
+        self._before_answer = before_answer
 
     def begin(self, cell: Cell, split: bool = False) -> Answering[str]:
         self.log.append(f"{cell.key} begins")
 
         def answer(prompt: str) -> Generation:
-            self._does(cell)
+            self._before_answer(cell)
             self.log.append(f"{cell.key}{prompt}")
             return Generation([5, 6], 1, decode_s=0.5, trie_build_s=0.25, trie_bytes=7)
 
@@ -61,9 +67,11 @@ class Written:
 
 
 def test_cells_take_turns_at_each_prompt_in_rotating_order() -> None:
-    source = Written()
+    source = LoggingSource()
     turns = by_prompt([cell("a"), cell("b")], 2, 2)
-    taken = [(r.cell, r.prompt, r.round) for r in take(source, turns, "12")]
+
+    records = list(take(source, turns, PROMPTS))
+
     assert source.log == [
         "a begins",
         "a1",
@@ -78,142 +86,188 @@ def test_cells_take_turns_at_each_prompt_in_rotating_order() -> None:
         "a2",
         "b2",
     ]
-    assert taken[:4] == [("a", 0, 0), ("b", 0, 0), ("b", 1, 0), ("a", 1, 0)]
-    assert len(taken) == 8
-    list(take(source, by_prompt([cell("c")], 2, 1), "12", fresh=True))
-    assert source.log[12:] == ["c begins", "c1", "c begins", "c2"]
+    turns_taken = [(record.cell, record.prompt, record.round) for record in records]
+    assert turns_taken[:4] == [("a", 0, 0), ("b", 0, 0), ("b", 1, 0), ("a", 1, 0)]
+    assert len(turns_taken) == 8
+
+
+def test_a_cell_begins_anew_at_each_prompt_with_fresh() -> None:
+    source = LoggingSource()
+    list(take(source, by_prompt([cell("c")], 2, 1), PROMPTS, fresh=True))
+    assert source.log == ["c begins", "c1", "c begins", "c2"]
 
 
 def test_cells_answer_all_prompts_in_a_row_in_another_order_each_round() -> None:
-    source, cells = Written(), [cell(name) for name in "abcdef"]
+    cells = [cell(name) for name in "abcdef"]
+
     turns = list(by_cell(cells, 2, 3))
+
     assert turns == list(by_cell(cells, 2, 3))
-    mixed = [cell(one.key, model="xy"[i % 2]) for i, one in enumerate(cells)]
-    models = [turn.cell.settings.model.model for turn in by_cell(mixed, 2, 1)]
-    assert models in (["x"] * 6 + ["y"] * 6, ["y"] * 6 + ["x"] * 6)  # each is loaded once
     orders = []
-    for number in range(3):
-        keys = [t.cell.key for t in turns if t.round == number]
+    for round_number in range(3):
+        keys = [turn.cell.key for turn in turns if turn.round == round_number]
         assert keys[::2] == keys[1::2]
         assert sorted(keys[::2]) == list("abcdef")
-        orders.append(keys)
+        orders.append(keys[::2])
     assert orders[0] != orders[1]
-    list(take(source, turns[:2], "12"))
-    assert source.log == [f"{orders[0][0]} begins", f"{orders[0][0]}1", f"{orders[0][0]}2"]
+
+    source = LoggingSource()
+    list(take(source, turns[:2], PROMPTS))
+    first = orders[0][0]
+    assert source.log == [f"{first} begins", f"{first}1", f"{first}2"]
+
+
+def test_the_cells_of_a_model_take_their_turns_together() -> None:
+    cells = [cell(name, model=model) for name, model in zip("abcdef", "xyxyxy", strict=True)]
+    models = [turn.cell.settings.model.model for turn in by_cell(cells, 2, 1)]
+    assert "".join(models) in ("xxxxxxyyyyyy", "yyyyyyxxxxxx")
 
 
 def test_a_drafter_is_dropped_after_the_last_prompt_of_a_round() -> None:
-    learned: list[weakref.ref[Any]] = []
+    drafters: list[weakref.ref[Any]] = []
 
-    class Answers:
+    class Drafter:
         def __call__(self, prompt: str) -> Generation:
             return Generation([1], 1)
 
-    class Learning(Written):
+    class DraftingSource(LoggingSource):
         def begin(self, cell: Cell, split: bool = False) -> Answering[str]:
-            made = Answers()
-            learned.append(weakref.ref(made))
-            return made
+            drafter = Drafter()
+            drafters.append(weakref.ref(drafter))
+            return drafter
 
-    for record in take(Learning(), by_cell([cell(name) for name in "abc"], 2, 1), "12"):
+    turns = by_cell([cell(name) for name in "abc"], 2, 1)
+    for record in take(DraftingSource(), turns, PROMPTS):
         gc.collect()
-        assert sum(ref() is not None for ref in learned) == (record.prompt == 0)
+        alive = [drafter for drafter in drafters if drafter() is not None]
+        is_last_prompt = record.prompt == 1
+        assert len(alive) == (0 if is_last_prompt else 1)
 
 
 # --- a race ---
 
 
-def raced_by(source: Written, rounds: int = 1, said: list[str] | None = None) -> Race:
+def race_of(
+    source: LoggingSource, rounds: int = 1, reporter: RecordingReporter | None = None
+) -> Race:
+    """A race of plain decoding and the trie."""
     options = BenchOptions(methods=["none", "trie"], num_drafts=[8], rounds=rounds)
-    reported = RecordingReporter()
-    if said is not None:
-        reported.statuses = said
-    return reported.of(lambda: raced(source, options, Settings(), "12"))
+    reporter = reporter or RecordingReporter()
+    return reporter.of(lambda: raced(source, options, Settings(), PROMPTS))
 
 
 def test_progress_is_reported_for_each_answer() -> None:
-    said: list[str] = []
-    raced_by(Written(), said=said)
-    assert said[:3] == ["Warming up: none", "Warming up: trie at 8", "0 of 4 answers: none"]
-    assert said[3] == "1 of 4 answers · about 0 s left: trie at 8"
-    assert len(said) == 6
+    reporter = RecordingReporter()
+    race_of(LoggingSource(), reporter=reporter)
+    assert reporter.statuses[:4] == [
+        "Warming up: none",
+        "Warming up: trie at 8",
+        "0 of 4 answers: none",
+        "1 of 4 answers · about 0 s left: trie at 8",
+    ]
+    assert len(reporter.statuses) == 6
 
 
-def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
-    def fails(cell: Cell) -> None:
-        if cell.key == failing:
+def fail_for(key: str) -> Callable[[Cell], None]:
+    def fail(cell: Cell) -> None:
+        if cell.key == key:
             raise NgtError("no datastore", hint="Build one.")
 
-    failing = "trie at 8"
-    made = raced_by(Written(fails))
-    assert made.refused == [Refusal("trie", "no datastore. Build one.")]
-    assert {r.cell for r in made.records} == {"none"}
-    assert len(made.records) == 2
-    failing = "none"
+    return fail
+
+
+def test_a_method_that_fails_while_warming_up_is_left_out() -> None:
+    race = race_of(LoggingSource(fail_for("trie at 8")))
+    assert race.refused == [Refusal("trie", "no datastore. Build one.")]
+    assert [record.cell for record in race.records] == ["none", "none"]
+
+
+def test_a_race_fails_if_plain_decoding_fails() -> None:
     with pytest.raises(NgtError, match="no datastore"):
-        raced_by(Written(fails))
+        race_of(LoggingSource(fail_for("none")))
 
 
 def test_generate_is_refused_by_its_own_name() -> None:
-    race = Race([hf := Cell("hf", {"method": "hf"}, Settings.of(method="none"))])
+    hf = Cell("hf", {"method": "hf"}, Settings.of(method="none"))
+    race = Race([hf])
     race.refuse(hf, NgtError("it cannot"))
     assert race.refused == [Refusal("hf", "it cannot")]
     assert not race.cells
     check_some_left(["none"], [cell("none")], race.refused)
 
 
-def test_an_interruption_keeps_the_prompts_that_all_have_answered() -> None:
-    left = [2 + 3]  # of trie: two while warming up
+def interrupt_after(answers: int) -> Callable[[Cell], None]:
+    """Interrupt when the trie begins an answer after this number of its answers."""
+    remaining = answers
 
-    def does(cell: Cell) -> None:
-        left[0] -= cell.key == "trie at 8"
-        if left[0] < 0:
+    def interrupt(cell: Cell) -> None:
+        nonlocal remaining
+        if cell.key != "trie at 8":
+            return
+        if remaining == 0:
             raise KeyboardInterrupt
+        remaining -= 1
 
-    made = raced_by(Written(does), rounds=2)
-    assert made.interrupted
-    assert made.measured() == [0, 1]
-    left = [2]
+    return interrupt
+
+
+WARM_UP_ANSWERS = 2  # of each cell
+
+
+def test_an_interrupted_race_keeps_the_prompts_that_all_cells_have_answered() -> None:
+    race = race_of(LoggingSource(interrupt_after(WARM_UP_ANSWERS + 3)), rounds=2)
+    assert race.interrupted
+    assert race.measured() == [0, 1]
+
+
+def test_a_race_that_is_interrupted_before_all_cells_have_answered_has_no_result() -> None:
     with pytest.raises(KeyboardInterrupt):
-        raced_by(Written(does), rounds=2)
+        race_of(LoggingSource(interrupt_after(WARM_UP_ANSWERS)), rounds=2)
 
 
 # --- figures ---
 
 
-def answer(*ids: int, **more: Any) -> Generation:
-    return Generation(list(ids), more.pop("steps", len(ids)), **more)
+def plain_answer(*ids: int, decode_s: float) -> Generation:
+    return Generation(list(ids), len(ids), decode_s=decode_s, prefill_s=1.0)
+
+
+def drafted_answer(*ids: int) -> Generation:
+    """An answer of three tokens in two steps, of which one had a draft that was accepted."""
+    histogram = Counter({0: 1, 2: 1})
+    return Generation(list(ids), 2, drafted=8, accepted=2, undrafted=1, histogram=histogram)
 
 
 def small_race() -> Race:
-    """A summary and a question, three rounds each, by plain decoding and by trie."""
-    drafted = {"drafted": 8, "accepted": 2, "undrafted": 1, "histogram": Counter({0: 1, 2: 1})}
-    rounds = {
-        ("none", 0): [(4.0, answer(1, 2, 3, decode_s=3.0, prefill_s=1.0))] * 3,
-        ("none", 1): [(2.0, answer(4, 5, 6, decode_s=1.0, prefill_s=1.0))] * 3,
-        ("trie at 8", 0): [(s, answer(1, 2, 3, steps=2, **drafted)) for s in (1.0, 2.0, 5.0)],
-        ("trie at 8", 1): [(2.0, answer(4, 5, 7, steps=2, **drafted))] * 3,
+    """Two prompts in three rounds by plain decoding and by trie, whose second answers differ."""
+    seconds_and_answers = {
+        ("none", 0): [(4.0, plain_answer(1, 2, 3, decode_s=3.0))] * 3,
+        ("none", 1): [(2.0, plain_answer(4, 5, 6, decode_s=1.0))] * 3,
+        ("trie at 8", 0): [(seconds, drafted_answer(1, 2, 3)) for seconds in (1.0, 2.0, 5.0)],
+        ("trie at 8", 1): [(2.0, drafted_answer(4, 5, 7))] * 3,
     }
-    records = [
-        Record(key, prompt, number, generation, seconds)
-        for (key, prompt), made in rounds.items()
-        for number, (seconds, generation) in enumerate(made)
-    ]
+    records = []
+    for (key, prompt), rounds in seconds_and_answers.items():
+        for round_number, (seconds, generation) in enumerate(rounds):
+            records.append(Record(key, prompt, round_number, generation, seconds))
     return Race([cell("none"), cell("trie at 8")], records)
 
 
-def test_a_speed_up_is_the_median_of_ratios_prompt_by_prompt() -> None:
+def test_a_speedup_is_the_median_of_the_ratios_of_each_prompt() -> None:
     plain, trie = summarized(small_race())
-    assert (plain.method, trie.method) == ("none", "trie")
-    assert plain.speedup == 1.0 and trie.speedup == 1.5  # of 4/2 and 2/2
+    assert plain.method == "none"
+    assert trie.method == "trie"
+    assert plain.speedup == 1.0
+    assert trie.speedup == 1.5  # the median of 4/2 and 2/2
     assert trie.speedup_least_and_most == (1.0, 2.0)
     assert trie.speedup_over_hf is None
-    assert trie.seconds_median == 2.0 and trie.spread == 0.5  # of 2 s / 2 s and none
+    assert trie.seconds_median == 2.0
+    assert trie.spread == 0.5  # a spread of 2 s around 2 s, and of none
     assert trie.tokens_per_s_with_prefill == 1.5
     assert plain.tokens_per_s == 1.5
 
 
-def test_acceptance_and_same_ids_are_in_the_row() -> None:
+def test_a_row_has_the_acceptance_and_the_number_of_equal_answers() -> None:
     plain, trie = summarized(small_race())
     assert trie.mean_acceptance_length == 1.5
     assert trie.draft_acceptance_rate == 0.25
@@ -221,44 +275,52 @@ def test_acceptance_and_same_ids_are_in_the_row() -> None:
     assert trie.undrafted_share == 0.5
     assert trie.nodes_per_step == 4.0
     assert plain.draft_acceptance_rate is None
-    assert (plain.same_ids, trie.same_ids, trie.questions) == (2, 1, 2)
+    assert plain.same_ids == 2
+    assert trie.same_ids == 1
+    assert trie.questions == 2
 
 
-def test_where_the_time_goes_is_in_the_row_of_cells_that_were_timed_apart() -> None:
+def test_a_row_has_the_time_of_each_part_of_a_step_if_it_was_measured() -> None:
     race = small_race()
-    parts = {"draft": 1.0, "tree": 0.5, "forward": 3.0, "verify": 0.25, "cache": 0.25}
-    race.splits = [
-        Record("trie at 8", i, 0, answer(1, 2, steps=2, prefill_s=1.0, split_s=parts))
-        for i in (0, 1)
-    ]
+    split_s = {"draft": 1.0, "tree": 0.5, "forward": 3.0, "verify": 0.25, "cache": 0.25}
+    generation = Generation([1, 2], 2, prefill_s=1.0, split_s=split_s)
+    race.splits = [Record("trie at 8", prompt, 0, generation) for prompt in (0, 1)]
+
     plain, trie = summarized(race)
+
     assert trie.prefill_ms == 1000.0
-    assert trie.step_us == {part: s * 1e6 / 2 for part, s in parts.items()}
+    assert trie.step_us == {part: seconds * 1e6 / 2 for part, seconds in split_s.items()}
     assert trie.share
     assert trie.share["forward"] == 0.5
     assert trie.share["prefill"] == round(2 / 12, 4)
-    assert plain.share is plain.step_us is plain.prefill_ms is None
+    assert plain.share is None
+    assert plain.step_us is None
+    assert plain.prefill_ms is None
 
 
-def test_every_figure_is_computed_shown_and_named_by_its_own_column() -> None:
-    """Nothing else knows the columns: two of one place would hide one another."""
-    assert all(callable(one.of) for one in columns(Row))
-    shown = shown_columns(Row)
-    ranks = [one.rank for one in shown]
-    assert len({one.place for one in shown}) == len(set(ranks)) == len(shown)
+def test_no_two_columns_have_the_same_place_or_rank() -> None:
+    """Columns of one place would hide one another."""
+    assert all(callable(column.of) for column in columns(Row))
+    table_columns = shown_columns(Row)
+    assert len({column.place for column in table_columns}) == len(table_columns)
+    assert len({column.rank for column in table_columns}) == len(table_columns)
 
 
-# --- who cannot take part ---
+# --- methods that cannot run ---
 
 
-def test_unknown_methods_are_refused_and_none_left_is_an_error() -> None:
+def test_unknown_methods_and_options_are_refused_and_the_others_run() -> None:
     cells, refused = cells_of(["trie", "tri", "trie:x=1", "none"], [4, 8], Settings())
-    assert [c.key for c in cells] == ["trie at 4", "trie at 8", "none"]
-    assert [(r.method, r.reason) for r in refused] == [
-        ("tri", "unknown method 'tri'. Did you mean trie?"),
-        ("trie:x=1", "method trie: no option 'x'. It has none."),
+    assert [cell.key for cell in cells] == ["trie at 4", "trie at 8", "none"]
+    assert refused == [
+        Refusal("tri", "unknown method 'tri'. Did you mean trie?"),
+        Refusal("trie:x=1", "method trie: no option 'x'. It has none."),
     ]
     check_some_left(["trie", "tri"], cells, refused)
+
+
+def test_a_race_without_a_method_that_can_run_is_an_error() -> None:
+    cells, refused = cells_of(["tri", "none"], [4], Settings())
     with pytest.raises(UsageError, match="no method can run: unknown method 'tri'"):
         check_some_left(["tri"], cells, refused)
 
@@ -266,44 +328,69 @@ def test_unknown_methods_are_refused_and_none_left_is_an_error() -> None:
 # --- the state file ---
 
 
-def state_at(path: Path, key: str = "key", fresh: bool = False) -> State:
+def open_state(path: Path, key: str = "key", fresh: bool = False) -> State:
     return State(path, key, 2, fresh)
 
 
-def done_at(path: Path, fresh: bool = False) -> Any:
-    with closing(state_at(path, fresh=fresh)) as state:
+def finished_passes(path: Path, fresh: bool = False) -> Any:
+    """The finished passes of a state file, by cell and round."""
+    with closing(open_state(path, fresh=fresh)) as state:
         return state.done
 
 
-def go_on(path: Path, rounds: int = 1) -> list[str]:
-    """Take what is left of three cells' turns; the answers given."""
-    source, turns = Written(), by_cell([cell(name) for name in "abc"], 2, rounds)
-    with closing(state_at(path)) as state:
-        for record in take(source, state.left(turns), "12"):
+def turns_of(rounds: int) -> Iterator[Turn]:
+    return by_cell([cell(name) for name in "abc"], 2, rounds)
+
+
+def resume(path: Path, rounds: int = 1) -> int:
+    """Take the remaining turns of three cells with two prompts; return the number of answers."""
+    source = LoggingSource()
+    answers = 0
+    with closing(open_state(path)) as state:
+        for record in take(source, state.left(turns_of(rounds)), PROMPTS):
             state.add(record)
-    assert state.done == done_at(path)
+            answers += 1
+    assert state.done == finished_passes(path)
     assert len(state.done) == 3 * rounds
-    return [line for line in source.log if "begins" not in line]
+    return answers
 
 
-def test_finished_passes_are_kept_and_the_others_taken_again(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    turns = by_cell([cell(name) for name in "abc"], 2, 2)
-    with closing(state_at(path)) as state:
-        for record, _ in zip(take(Written(), turns, "12"), range(5), strict=False):  # then Ctrl-C
+def test_finished_passes_are_kept_and_unfinished_ones_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    with closing(open_state(path)) as state:
+        for record in islice(take(LoggingSource(), turns_of(2), PROMPTS), 5):
             state.add(record)
-    assert len(done_at(path)) == 2
-    assert len(go_on(path, 2)) == 12 - 4
-    for one in done_at(path)["a", 1]:
-        assert (one.generation.ids, one.generation.steps) == ([5, 6], 1)
-        assert (one.generation.trie_build_s, one.generation.trie_bytes) == (0.25, 7)
-        assert one.generation.decode_s == 0.5
-        assert 0 < one.seconds < 1
-    assert go_on(path, 2) == []
-    assert len(go_on(path, 3)) == 6
-    path.write_text(path.read_text()[:-30])  # a line that is cut off is measured again
-    assert len(go_on(path, 3)) == 2
-    assert not done_at(path, fresh=True)
+    assert len(finished_passes(path)) == 2
+
+    assert resume(path, 2) == 12 - 4
+    assert resume(path, 2) == 0
+    assert resume(path, 3) == 6
+
+
+def test_a_state_file_has_every_figure_of_an_answer(tmp_path: Path) -> None:
+    resume(tmp_path / "state")
+    records = finished_passes(tmp_path / "state")["a", 0]
+    assert len(records) == 2
+    for record in records:
+        assert record.generation.ids == [5, 6]
+        assert record.generation.steps == 1
+        assert record.generation.trie_build_s == 0.25
+        assert record.generation.trie_bytes == 7
+        assert record.generation.decode_s == 0.5
+        assert record.seconds > 0
+
+
+def test_a_pass_whose_line_is_cut_off_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    resume(path)
+    path.write_text(path.read_text()[:-30])
+    assert resume(path) == 2
+
+
+def test_a_fresh_state_has_no_finished_passes(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    resume(path)
+    assert not finished_passes(path, fresh=True)
 
 
 class CountedName(str):
@@ -316,96 +403,111 @@ class CountedName(str):
         return super().__hash__()
 
 
-def test_an_answer_is_looked_at_once_however_many_prompts_came_before_it(tmp_path: Path) -> None:
+def test_adding_an_answer_does_not_look_at_all_answers_before_it(tmp_path: Path) -> None:
     CountedName.lookups = 0
-    made = Generation([1], 1)
-    with closing(State(tmp_path / "s", "key", 500)) as state:
+    with closing(State(tmp_path / "state", "key", 500)) as state:
         for prompt in range(499):
-            state.add(Record(CountedName("a"), prompt, 0, made))
+            state.add(Record(CountedName("a"), prompt, 0, Generation([1], 1)))
     assert CountedName.lookups <= 2 * 500
 
 
-def stored(prompt: int, **generation: Any) -> dict[str, Any]:
-    own = {"ids": [5, 6], "steps": 1, "decode_s": 0.5, **generation}
-    return {"cell": "a", "prompt": prompt, "round": 0, "generation": own}
+def record_json(prompt: int, cell: str = "a", **generation: Any) -> dict[str, Any]:
+    """A record as the state file has it."""
+    valid = {"ids": [5, 6], "steps": 1, "decode_s": 0.5}
+    return {"cell": cell, "prompt": prompt, "round": 0, "generation": valid | generation}
 
 
 @pytest.mark.parametrize(
     "records",
     [
-        [stored(0)],
-        [stored(0), stored(0)],
-        [[1], stored(1)],
-        [stored(0), {**stored(1), "cell": "b"}],
-        *([stored(0), stored(1, **bad)] for bad in ({"steps": -1}, {"decode_s": 10**400})),
+        pytest.param([record_json(0)], id="a missing prompt"),
+        pytest.param([record_json(0), record_json(0)], id="a repeated prompt"),
+        pytest.param([[1], record_json(1)], id="a record of another type"),
+        pytest.param([record_json(0), record_json(1, cell="b")], id="two cells"),
+        pytest.param([record_json(0), record_json(1, steps=-1)], id="negative steps"),
+        pytest.param([record_json(0), record_json(1, decode_s=10**400)], id="infinite seconds"),
     ],
 )
-def test_a_damaged_line_is_measured_again(records: Any, tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    go_on(path)
-    *lines, last = path.read_text().splitlines()
-    path.write_text("\n".join([*lines, json.dumps(records), "[" * 100_000, ""]))
-    assert len(go_on(path)) == 2
+def test_a_pass_whose_line_is_damaged_is_measured_again(records: Any, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    resume(path)
+    lines = path.read_text().splitlines()
+    lines[-1] = json.dumps(records)
+    lines.append("[" * 100_000)
+    path.write_text("\n".join([*lines, ""]))
+    assert resume(path) == 2
 
 
-def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "s").write_text('{"format": "ngt-tune", "version": 5, "key": "key"}\n')
-    with pytest.raises(UsageError, match="another sweep") as caught:
-        state_at(tmp_path / "s", "other")
-    assert "--fresh" in caught.value.hint
+def test_the_state_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text('{"format": "ngt-tune", "version": 5, "key": "key"}\n')
+    with pytest.raises(UsageError, match="another sweep") as raised:
+        open_state(tmp_path / "state", "other")
+    assert "--fresh" in raised.value.hint
+
+
+def test_a_state_of_an_older_version_may_be_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "old").write_text('{"format": "ngt-tune", "version": 1, "key": "key"}\n')
-    assert done_at(tmp_path / "old", fresh=True) == {}
-    (tmp_path / "t").write_text("notes\n")
-    for fresh in (False, True):  # nobody's notes are overwritten
-        with pytest.raises(UsageError, match="was not written by ngt"):
-            state_at(tmp_path / "t", fresh=fresh)
+    assert finished_passes(tmp_path / "old", fresh=True) == {}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_file_of_another_program_is_not_overwritten(tmp_path: Path, fresh: bool) -> None:
+    (tmp_path / "notes").write_text("notes\n")
+    with pytest.raises(UsageError, match="was not written by ngt"):
+        open_state(tmp_path / "notes", fresh=fresh)
+    assert (tmp_path / "notes").read_text() == "notes\n"
+
+
+def test_a_state_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="below: "):
-        state_at(tmp_path / "s" / "below")
+        open_state(tmp_path / "file" / "below")
 
 
-# --- contestants that run a model ---
+# --- races of a model ---
 
 
 @pytest.mark.search
 @pytest.mark.parametrize(
     ("method", "fresh"), [("trtllm", False), ("auto:trust=50", False), ("auto:trust=50", True)]
 )
-def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
+def test_no_method_drafts_from_the_answer_of_another_to_the_same_prompt(
     fresh: bool, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With others that differ in a shared setting alone, each does what it does by itself."""
-    tiny: Any = make_target(seed=3)
-    monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: tiny)
+    """Each accepts the same drafts in a race as alone, though the methods share a setting."""
+    target: Any = make_target(seed=3)
+    monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: target)
     settings = Settings.of(max_tokens=16, calibrate=False, background="none")
     prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]
     monkeypatch.setattr(Live, "built_prompts", lambda *_: prompts)
 
-    def histograms(*specs: str) -> dict[str, list[Any]]:
+    def histograms_of_race(*methods: str) -> dict[str, list[Any]]:
+        """The acceptance histograms of all answers, by the key of the cell."""
         source = Live([], None)
-        cells, _ = cells_of(("none", *specs), [16], settings)
-        found: dict[str, list[Any]] = {c.key: [] for c in cells}
+        cells, _ = cells_of(("none", *methods), [16], settings)
+        histograms: dict[str, list[Any]] = {cell.key: [] for cell in cells}
         for record in take(source, by_prompt(cells, 2, rounds=2), range(2), fresh=fresh):
-            found[record.cell].append(record.generation.histogram)
-        return found
+            histograms[record.cell].append(record.generation.histogram)
+        return histograms
 
-    others = (method, f"{method}:num_draft=16", f"{method}:n=13:num_draft=12")
-    together = histograms(*others)
-    assert list(together) == [
-        "none",
-        *(f"{s} at {k}" for s, k in zip(others, (16, 16, 12), strict=True)),
-    ]
-    for spec in others:
-        ((key, alone),) = (pair for pair in histograms(spec).items() if pair[0] != "none")
-        assert together[key] == alone
+    keys = {
+        method: f"{method} at 16",
+        f"{method}:num_draft=16": f"{method}:num_draft=16 at 16",
+        f"{method}:n=13:num_draft=12": f"{method}:n=13:num_draft=12 at 12",
+    }
+    race = histograms_of_race(*keys)
+    assert list(race) == ["none", *keys.values()]
+    for spec, key in keys.items():
+        assert race[key] == histograms_of_race(spec)[key]
 
 
 @given(st.integers(0, 60), st.integers(1, 70))
 def test_a_limit_takes_items_from_all_parts_in_their_order(available: int, limit: int) -> None:
-    items = [Item(str(i), "summarize", ()) for i in range(available)]
-    taken = [int(item.id) for item in spread(items, limit)]
-    assert len(taken) == min(available, limit)
-    assert taken == sorted(set(taken))
+    items = [Item(str(number), "summarize", ()) for number in range(available)]
+    numbers = [int(item.id) for item in spread(items, limit)]
+    assert len(numbers) == min(available, limit)
+    assert numbers == sorted(set(numbers))
     if 1 < limit < available:
-        gaps = [b - a for a, b in pairwise([*taken, available])]
-        assert taken[0] == 0
+        gaps = [after - before for before, after in pairwise([*numbers, available])]
+        assert numbers[0] == 0
         assert max(gaps) - min(gaps) <= 1

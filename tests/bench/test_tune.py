@@ -1,7 +1,8 @@
-"""`ngt tune`: the grammar against a naive reading, the verdict, stopping and going on, presets."""
+"""`ngt tune`: the grammar of a sweep, the verdict, resuming, tables and presets."""
 
 import json
 import weakref
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
@@ -13,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.bench import tune as tuning
+from ngtcli.bench import tune
 from ngtcli.bench.grid import (
     Cell,
+    Grid,
     grid,
     is_axis,
     parse_axis,
@@ -30,6 +32,7 @@ from ngtcli.bench.tune import State, judge, preset_path, share_not_ahead
 from ngtcli.cli.notes import pointed
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.load import Document
+from ngtcli.engine.local import LocalSession
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.prompts.preset import load_preset, preset_files
@@ -55,9 +58,11 @@ from tests.support.recording_reporter import RecordingReporter
         ("stop=END", (("END",),)),
     ],
 )
-def test_an_axis_is_read(text: str, values: tuple[Any, ...]) -> None:
-    assert parse_axis(text) == (text.partition("=")[0].replace("-", "_"), values)
-    assert [type(v) for v in parse_axis(text)[1]] == [type(v) for v in values]
+def test_an_axis_is_parsed(text: str, values: tuple[Any, ...]) -> None:
+    name, parsed = parse_axis(text)
+    assert name == text.partition("=")[0].replace("-", "_")
+    assert parsed == values
+    assert [type(value) for value in parsed] == [type(value) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -87,80 +92,116 @@ def test_an_axis_is_read(text: str, values: tuple[Any, ...]) -> None:
     ],
 )
 def test_errors_of_a_sweep_have_a_caret(text: str, caret: str) -> None:
-    with pytest.raises(GrammarError) as caught:
+    with pytest.raises(GrammarError) as raised:
         parse_axis(text)
-    assert " " * caught.value.place + "^" == caret
-    assert caught.value.text == text
-    assert caught.value.hint
-    assert "\n" not in caught.value.hint
+    assert " " * raised.value.place + "^" == caret
+    assert raised.value.text == text
+    assert raised.value.hint
+    assert "\n" not in raised.value.hint
 
 
-def test_the_caret_stands_under_its_character_in_long_and_wide_texts() -> None:
+def test_the_caret_stands_under_its_character() -> None:
     assert pointed("n=8..x", 5) == ["  n=8..x", "       ^"]
+
+
+def test_the_caret_stands_under_its_character_after_wide_characters() -> None:
     assert pointed("stop=東京,x", 8) == ["  stop=東京,x", "            ^"]
+
+
+def test_the_caret_stands_under_its_character_in_an_excerpt_of_a_long_text() -> None:
     line, caret = pointed("x" * 500 + "!" + "y" * 500, 500)
     assert len(line) < 60
     assert line[len(caret) - 1] == "!"
+
+
+def test_control_characters_above_the_caret_are_replaced() -> None:
     assert pointed("a\x1bb", 2)[0] == "  a␛b"
 
 
-_NEAR = st.builds(
+ALMOST_AXES = st.builds(
     "{}={}".format,
     st.sampled_from(list(SETTINGS)),
     st.text(alphabet="0123456789.,+*-e:=truefals", max_size=20),
 )
 
 
-@given(st.text(max_size=40) | _NEAR)
-def test_any_text_is_read_or_refused(text: str) -> None:
+@given(st.text(max_size=40) | ALMOST_AXES)
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         name, values = parse_axis(text)
     except GrammarError as error:
         assert 0 <= error.place <= len(text)
-    else:
-        kind = type(Settings().get(name))
-        assert values
-        assert len(set(values)) == len(values)
-        assert all(type(v) is kind for v in values)
+        return
+
+    setting_type = type(Settings().get(name))
+    assert values
+    assert len(set(values)) == len(values)
+    assert all(type(value) is setting_type for value in values)
 
 
-@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 40), st.sampled_from("+*"))
-def test_ranges_are_those_of_a_naive_reading_and_do_not_drift(
-    a: int, more: int, by: int, sign: str
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 40))
+def test_a_range_with_a_step_has_the_numbers_of_range_in_python(
+    start: int, length: int, step: int
 ) -> None:
-    if sign == "*":
-        a, by = max(a, 1), max(by, 2)
-    expected, x = [], a
-    while x <= a + more:
-        expected.append(x)
-        x = x * by if sign == "*" else x + by
-    assert list(parse_axis(f"num_draft={a}..{a + more}{sign}{by}")[1]) == expected
-    if sign == "+":
-        parts = [Decimal(number) / 100 for number in (a, a + more, by)]
-        text = "temperature={}..{}+{}".format(*parts)
-        assert list(parse_axis(text)[1]) == [float(Decimal(x) / 100) for x in expected]
+    stop = start + length
+    _, values = parse_axis(f"num_draft={start}..{stop}+{step}")
+    assert values == tuple(range(start, stop + 1, step))
 
 
-def test_axes_are_told_from_files_come_once_and_make_a_bounded_number_of_cells() -> None:
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 40))
+def test_a_range_of_decimals_does_not_drift(start: int, length: int, step: int) -> None:
+    """The bounds and the step are in hundredths."""
+    stop = start + length
+    bounds = [Decimal(number) / 100 for number in (start, stop, step)]
+    _, values = parse_axis("temperature={}..{}+{}".format(*bounds))
+    expected = [float(Decimal(number) / 100) for number in range(start, stop + 1, step)]
+    assert list(values) == expected
+
+
+@given(st.integers(1, 300), st.integers(0, 300), st.integers(2, 40))
+def test_a_range_with_a_factor_multiplies(start: int, length: int, factor: int) -> None:
+    expected = []
+    number = start
+    while number <= start + length:
+        expected.append(number)
+        number *= factor
+    _, values = parse_axis(f"num_draft={start}..{start + length}*{factor}")
+    assert list(values) == expected
+
+
+def test_axes_are_distinguished_from_files() -> None:
     assert is_axis("n=8..9")
     assert is_axis("num-draft=1")
     assert not is_axis("notes.txt")
     assert not is_axis("./a=b.txt")
     assert not is_axis("a.b=c")
+
+
+def test_a_repeated_axis_is_refused() -> None:
     with pytest.raises(GrammarError, match="twice"):
         parse_sweep(["n=8", "num_draft=1", "n=9"])
+
+
+def test_a_sweep_of_too_many_cells_is_refused() -> None:
     with pytest.raises(UsageError, match="cells"):
         parse_sweep(["n=3..64", "num_draft=1..64"])
 
 
-def test_cells_that_cannot_be_are_skipped_and_named() -> None:
-    made = grid(parse_sweep(["n=3,8", "lp=2..3"]), Settings())
-    assert [c.key for c in made.cells] == ["n=3 lp=2", "n=8 lp=2", "n=8 lp=3"]
-    (skipped,) = made.skipped
+def test_invalid_cells_are_skipped_with_a_reason() -> None:
+    sweep = grid(parse_sweep(["n=3,8", "lp=2..3"]), Settings())
+    assert [cell.key for cell in sweep.cells] == ["n=3 lp=2", "n=8 lp=2", "n=8 lp=3"]
+    (skipped,) = sweep.skipped
     assert skipped.values == {"n": 3, "lp": 3}
     assert "lp must be shorter" in skipped.reason
-    made = grid(parse_sweep(["method=trie,trie:n=4", "lp=3,5"]), Settings())
-    assert [dict(s.values) for s in made.skipped] == [{"method": "trie:n=4", "lp": 5}]
+
+
+def test_options_of_a_method_decide_which_cells_are_invalid() -> None:
+    sweep = grid(parse_sweep(["method=trie,trie:n=4", "lp=3,5"]), Settings())
+    (skipped,) = sweep.skipped
+    assert skipped.values == {"method": "trie:n=4", "lp": 5}
+
+
+def test_a_sweep_of_invalid_cells_alone_is_refused() -> None:
     with pytest.raises(UsageError, match="no cell"):
         grid(parse_sweep(["n=2", "lp=2..3"]), Settings())
 
@@ -168,7 +209,17 @@ def test_cells_that_cannot_be_are_skipped_and_named() -> None:
 # --- the verdict ---
 
 
-def cell(label: str, speeds: list[float], prompts: list[float], size: int | None) -> CellRow:
+def cell_row(
+    label: str, speeds: list[float], prompt_seconds: list[float], trie_bytes: int | None
+) -> CellRow:
+    """The row of a cell that drafts as many nodes as its label has letters.
+
+    Args:
+        label: The key of the cell.
+        speeds: The tokens per second of each round.
+        prompt_seconds: The median seconds of each prompt, which has an answer of 100 tokens.
+        trie_bytes: The size of the trie.
+    """
     return CellRow(
         cell=label,
         values={"num_draft": len(label)},
@@ -176,26 +227,29 @@ def cell(label: str, speeds: list[float], prompts: list[float], size: int | None
         tokens_per_s=median(speeds),
         tokens_per_s_least_and_most=(min(speeds), max(speeds)),
         mean_acceptance_length=2.0,
-        prompts=[(100, seconds) for seconds in prompts],
+        prompts=[(100, seconds) for seconds in prompt_seconds],
         trie_build_s=0.001,
-        trie_bytes=size,
+        trie_bytes=trie_bytes,
     )
 
 
 def summarize(rounds: list[list[Generation]]) -> CellRow:
-    one = Cell("n=8", {"n": 8}, Settings())
-    records = {
-        ("n=8", i): [Record("n=8", i, number, made[i]) for number, made in enumerate(rounds)]
-        for i in range(len(rounds[0]))
-    }
-    made: CellRow = row_of(CellRow, Group(one, range(len(rounds[0])), records))
-    return made
+    """The row of a cell with these generations, one for each prompt in each round."""
+    prompts = range(len(rounds[0]))
+    records: dict[tuple[str, int], list[Record]] = {}
+    for prompt in prompts:
+        records["n=8", prompt] = [
+            Record("n=8", prompt, round_number, generations[prompt])
+            for round_number, generations in enumerate(rounds)
+        ]
+    row: CellRow = row_of(CellRow, Group(Cell("n=8", {"n": 8}, Settings()), prompts, records))
+    return row
 
 
-def test_a_cell_is_summed_up_by_the_medians_of_its_rounds() -> None:
+def test_a_row_has_the_medians_of_its_cells_rounds() -> None:
     def answer(tokens: int, steps: int, seconds: float, build: float, size: int) -> Generation:
-        ids = [1] * tokens
-        return Generation(ids, steps, decode_s=seconds, trie_build_s=build, trie_bytes=size)
+        token_ids = [1] * tokens
+        return Generation(token_ids, steps, decode_s=seconds, trie_build_s=build, trie_bytes=size)
 
     rounds = [
         [answer(60, 30, seconds, build, 10), answer(40, 10, 2 * seconds, build, 30)]
@@ -213,198 +267,259 @@ def test_a_cell_is_summed_up_by_the_medians_of_its_rounds() -> None:
         trie_bytes=20,
         standing="",
     )
-    without = summarize([[Generation([1], 1, decode_s=0.0)]])
-    assert (without.tokens_per_s, without.trie_build_s, without.trie_bytes) == (0.0, None, None)
 
 
-NINE, SLOW = [1.0] * 9, [2.0] * 9  # seconds of each prompt
+def test_a_row_of_a_cell_without_a_trie_has_no_figures_of_one() -> None:
+    row = summarize([[Generation([1], 1, decode_s=0.0)]])
+    assert row.tokens_per_s == 0.0
+    assert row.trie_build_s is None
+    assert row.trie_bytes is None
+
+
+# Seconds of each of nine prompts.
+FAST = [1.0] * 9
+SLOW = [2.0] * 9
 
 
 @pytest.mark.parametrize(
     ("cells", "tied", "chosen"),
     [
         # A clear winner is chosen though its trie is larger.
-        ([("slow", [90, 91, 92], SLOW, 10), ("fast", [100, 101, 102], NINE, 99)], 1, "fast"),
-        # Of rounds that overlap the smallest trie is chosen, unless it is much slower.
-        ([("large", [98, 101, 110], NINE, 99), ("small", [99, 100, 101], SLOW, 10)], 2, "small"),
-        ([("large", [90, 105, 110], NINE, 99), ("small", [80, 90, 100], SLOW, 10)], 2, "large"),
+        ([("slow", [90, 91, 92], SLOW, 10), ("fast", [100, 101, 102], FAST, 99)], 1, "fast"),
+        # If rounds overlap, the smallest trie is chosen, unless it is much slower.
+        ([("large", [98, 101, 110], FAST, 99), ("small", [99, 100, 101], SLOW, 10)], 2, "small"),
+        ([("large", [90, 105, 110], FAST, 99), ("small", [80, 90, 100], SLOW, 10)], 2, "large"),
         # Prompts that disagree are a tie; few prompts in one round cannot decide.
-        ([("one", [100], [1.0] * 5 + [3.0] * 4, 5), ("other", [99], SLOW, 5)], 2, "one"),
+        ([("mixed", [100], [1.0] * 5 + [3.0] * 4, 5), ("steady", [99], SLOW, 5)], 2, "mixed"),
         ([("a", [100], [1.0] * 5, 5), ("bb", [50], [2.0] * 5, 5)], 2, "a"),
         ([("a", [100], [1.0] * 6, 5), ("bb", [50], [2.0] * 6, 5)], 1, "a"),
-        ([("fast", [100, 101], NINE, 5), ("slow", [50, 51], SLOW, 5)], 1, "fast"),
+        ([("fast", [100, 101], FAST, 5), ("slow", [50, 51], SLOW, 5)], 1, "fast"),
     ],
 )
-def test_the_verdict(cells: list[Any], tied: int, chosen: str) -> None:
-    rows = [cell(*one) for one in cells]
+def test_the_verdict_ties_cells_within_the_noise_and_chooses_among_them(
+    cells: list[Any], tied: int, chosen: str
+) -> None:
+    rows = [cell_row(*arguments) for arguments in cells]
+
     verdict = judge(rows)
-    assert (len(verdict.tied), verdict.chosen.cell) == (tied, chosen)
+
+    assert len(verdict.tied) == tied
+    assert verdict.chosen.cell == chosen
     assert ("statistically tied" in verdict.reason) == (tied > 1)
-    assert verdict.tied[0] is verdict.best is max(rows, key=lambda row: row.tokens_per_s)
+    assert verdict.best is max(rows, key=lambda row: row.tokens_per_s)
+    assert verdict.tied[0] is verdict.best
 
 
-@pytest.mark.parametrize("others", [[], [("slow", [50], SLOW, 5)], [("slow", [50, 51], SLOW, 5)]])
-def test_of_noise_nothing_is_claimed_where_a_cell_was_measured_once(others: list[Any]) -> None:
-    verdict = judge([cell("fast", [100.0], NINE, 5), *(cell(*one) for one in others)])
+@pytest.mark.parametrize(
+    "slow_rows", [[], [cell_row("slow", [50], SLOW, 5)], [cell_row("slow", [50, 51], SLOW, 5)]]
+)
+def test_the_verdict_claims_nothing_about_noise_if_a_cell_was_measured_once(
+    slow_rows: list[CellRow],
+) -> None:
+    verdict = judge([cell_row("fast", [100.0], FAST, 5), *slow_rows])
     assert "no noise estimate" in verdict.reason
     assert "beyond the noise" not in verdict.reason
 
 
-def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little() -> None:
-    most_lose_little = [1.01] * 40 + [0.3] * 20
-    one_wins_much = [1.01] * 59 + [0.01]
-    plain = cell("plain", [90], [1.0] * 60, 5)
-    assert len(judge([cell("fast", [100], most_lose_little, 5), plain]).tied) == 1
-    assert len(judge([cell("fast", [100], one_wins_much, 5), plain]).tied) == 2
-    assert share_not_ahead(plain, plain) == 1.0
+def test_a_lead_of_a_third_of_the_prompts_counts_and_a_lead_of_one_prompt_does_not() -> None:
+    plain = cell_row("plain", [90], [1.0] * 60, 5)
+    third_is_faster = cell_row("fast", [100], [1.01] * 40 + [0.3] * 20, 5)
+    one_is_faster = cell_row("fast", [100], [1.01] * 59 + [0.01], 5)
+    assert len(judge([third_is_faster, plain]).tied) == 1
+    assert len(judge([one_is_faster, plain]).tied) == 2
 
 
-# --- running, stopping, going on ---
+def test_a_cell_is_nowhere_ahead_of_itself() -> None:
+    row = cell_row("plain", [90], [1.0] * 60, 5)
+    assert share_not_ahead(row, row) == 1.0
+
+
+# --- measuring, interrupting, resuming ---
 
 GRID = grid(parse_sweep(["n=8..10", "lp=2,3"]), Settings())
 ABOUT = SweepData(model="builtin", device="d", data="x", data_sha256="0", prompts=2)
 
 
-def measured(path: Path, stop: int = 10**9) -> tuple[Any, list[str], list[int]]:
-    """A sweep that stops after a number of answers, of 60 tokens and 40, whose figures are made up.
+class Sweep:
+    """A sweep of made-up answers, of 60 tokens and of 40, that is interrupted after `stop_after`.
 
-    The report, what was said of progress, and the answers.
+    The larger n is, the faster are the answers.
     """
-    state, answers = State(path, "key", 2), list[int]()
 
-    class Made:
-        prompts = (60, 40)
+    prompts = (60, 40)
 
-        def begin(self, cell: Cell, split: bool = False) -> Answering[int]:
-            def answer(tokens: int) -> Generation:
-                if len(answers) == stop:
-                    raise KeyboardInterrupt
-                answers.append(tokens)
-                return Generation(
-                    [1] * tokens, tokens // 2, decode_s=tokens / cell.settings.drafting.n
-                )
+    def __init__(self, state_file: Path, stop_after: int | None = None) -> None:
+        self.stop_after = stop_after
+        self.answers = 0
+        reporter = RecordingReporter()
+        with closing(State(state_file, "key", 2)) as state:
+            reporter.of(lambda: tune.measure(self, GRID, 2, state))
+        self.statuses = reporter.statuses
+        self.report = tune.report(ABOUT, GRID, 2, state)
 
-            return answer
+    def begin(self, cell: Cell, split: bool = False) -> Answering[int]:
+        def answer(tokens: int) -> Generation:
+            if self.answers == self.stop_after:
+                raise KeyboardInterrupt
+            self.answers += 1
+            seconds = tokens / cell.settings.drafting.n
+            return Generation([1] * tokens, tokens // 2, decode_s=seconds)
 
-    with closing(state):
-        reported = RecordingReporter()
-        reported.of(lambda: tuning.measure(Made(), GRID, 2, state))
-    return tuning.report(ABOUT, GRID, 2, state), reported.statuses, answers
+        return answer
 
 
-@pytest.mark.parametrize("stop", [1, 2, 15, 23])
-def test_an_interrupted_sweep_reports_finished_passes_and_goes_on(
-    stop: int, tmp_path: Path
+def test_a_sweep_that_is_interrupted_in_its_first_pass_has_no_report(tmp_path: Path) -> None:
+    assert Sweep(tmp_path / "state", stop_after=1).report is None
+
+
+@pytest.mark.parametrize("stop_after", [2, 15, 23])
+def test_an_interrupted_sweep_reports_its_finished_passes(stop_after: int, tmp_path: Path) -> None:
+    report = Sweep(tmp_path / "state", stop_after).report
+    assert report is not None
+    assert report.measured == stop_after // 2
+    assert not report.complete
+    assert report.chosen is None
+    assert report.reason.startswith("so far: ")
+    assert "no noise estimate" in report.reason
+    assert "beyond the noise" not in report.reason
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 15, 23])
+def test_a_resumed_sweep_has_the_report_of_an_uninterrupted_one(
+    stop_after: int, tmp_path: Path
 ) -> None:
-    partial, _, _ = measured(tmp_path / "s", stop)
-    assert (partial is None) == (stop < 2)
-    if partial:
-        assert (partial.measured, partial.complete) == (stop // 2, False)
-        assert partial.chosen is None
-        assert "beyond the noise" not in partial.reason
-        assert partial.reason.startswith("so far: ")
-        assert "no noise estimate" in partial.reason
-    whole, said, answers = measured(tmp_path / "s")
-    assert len(answers) == 24 - stop // 2 * 2
-    assert whole.complete
-    assert whole.chosen == "n=10 lp=2"
-    assert said[0].startswith(f"0 of {24 - stop // 2 * 2} answers: n=")
-    assert "answers · about 0 s left: n=" in said[-1]
-    straight, _, _ = measured(tmp_path / "whole")
-    assert straight.cells == whole.cells
-    assert straight.reason == whole.reason
+    Sweep(tmp_path / "state", stop_after)
+    missing_answers = 24 - stop_after // 2 * 2
+
+    resumed = Sweep(tmp_path / "state")
+
+    assert resumed.answers == missing_answers
+    assert resumed.statuses[0].startswith(f"0 of {missing_answers} answers: n=")
+    assert "answers · about 0 s left: n=" in resumed.statuses[-1]
+    assert resumed.report is not None
+    assert resumed.report.complete
+    assert resumed.report.chosen == "n=10 lp=2"
+    uninterrupted = Sweep(tmp_path / "uninterrupted").report
+    assert uninterrupted is not None
+    assert resumed.report.cells == uninterrupted.cells
+    assert resumed.report.reason == uninterrupted.reason
 
 
-def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
-    def key(about: SweepData = ABOUT, grid: Any = GRID, **base: Any) -> str:
-        return tuning.state_key(about, replace(grid, base=GRID.base.replace(**base)))
-
-    assert key() == key(color="never", n=20)
-    others = key(replace(ABOUT, data="c")), key(num_draft=8), key(grid=replace(GRID, axes={}))
-    assert key() not in others
-    assert key(grid=grid(parse_sweep(["color=never"]), GRID.base))
+def state_key(about: SweepData = ABOUT, sweep: Grid = GRID, **settings: Any) -> str:
+    """The key of the state of a sweep whose other settings are changed."""
+    return tune.state_key(about, replace(sweep, base=GRID.base.replace(**settings)))
 
 
-def test_the_key_knows_versions_cpu_and_the_files_of_models(
+def test_the_state_of_a_sweep_is_keyed_by_data_settings_and_axes() -> None:
+    assert state_key() not in (
+        state_key(replace(ABOUT, data="c")),
+        state_key(num_draft=8),
+        state_key(sweep=replace(GRID, axes={})),
+    )
+
+
+def test_settings_that_a_sweep_does_not_depend_on_are_not_in_its_key() -> None:
+    assert state_key() == state_key(color="never", n=20)
+    assert state_key(sweep=grid(parse_sweep(["color=never"]), GRID.base))
+
+
+def test_the_state_of_a_sweep_is_keyed_by_the_model_files_and_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = tmp_path / "model.safetensors"
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((BUILTIN_PATH / name).read_bytes())
     weights.write_bytes(b"one")
-    base = Settings.of(model=str(tmp_path))
-    swept = grid(parse_sweep(["num_draft=8"]), base)
-    before = tuning.state_key(ABOUT, swept)
-    assert tuning.state_key(ABOUT, swept) == before
+    sweep = grid(parse_sweep(["num_draft=8"]), Settings.of(model=str(tmp_path)))
+
+    original = tune.state_key(ABOUT, sweep)
+    assert tune.state_key(ABOUT, sweep) == original
     weights.write_bytes(b"two")
-    changed = tuning.state_key(ABOUT, swept)
-    monkeypatch.setattr(tuning, "versions_and_cpu", lambda: ("another",))
-    assert len({before, changed, tuning.state_key(ABOUT, swept)}) == 3
+    with_other_weights = tune.state_key(ABOUT, sweep)
+    monkeypatch.setattr(tune, "versions_and_cpu", lambda: ("another",))
+    on_another_machine = tune.state_key(ABOUT, sweep)
+    assert len({original, with_other_weights, on_another_machine}) == 3
 
 
-# --- what is measured ---
+# --- the prompts and the model ---
 
 
-def answers_of(source: Any, settings: Settings) -> list[Record]:
-    turns = by_cell([Cell("", {}, settings)], len(source.prompts), 1)
-    return list(take(source, turns, source.prompts))
+def test_summaries_are_of_the_shipped_texts_or_of_the_given_ones() -> None:
+    preset = load_preset("summarize")
+    assert len(preset_items([], preset, None)) == 10
+    (item,) = preset_items([Document("a.txt", "One. Two.")], preset, None)
+    assert item.id == "summarize a.txt"
+    assert item.question == ""
 
 
-def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_path: Path) -> None:
-    summarize, ask = load_preset("summarize"), load_preset("ask")
-    assert len(preset_items([], summarize, None)) == 10
-    texts = [Document("a.txt", "One. Two.")]
-    assert [(i.id, i.question) for i in preset_items(texts, summarize, None)] == [
-        ("summarize a.txt", "")
-    ]
-    asked = preset_items(texts, ask, 3)
-    assert len(asked) == 3
-    assert len({i.question for i in asked}) == 3
-    lines = tmp_path / "p.jsonl"
-    lines.write_text('{"context": "A. B.", "question": "A?"}\n{"context": "C. D."}\n')
-    assert [i.question for i in preset_items([], ask, None, lines)] == ["A?"]
-    assert [i.documents[0].text for i in preset_items([], summarize, None, lines)] == ["C. D."]
-    lines.write_text('{"context": "C. D."}\n')
+def test_questions_about_a_given_text_differ() -> None:
+    items = preset_items([Document("a.txt", "One. Two.")], load_preset("ask"), 3)
+    assert len(items) == 3
+    assert len({item.question for item in items}) == 3
+
+
+def test_a_preset_takes_the_lines_of_a_file_that_fit_it(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"context": "A. B.", "question": "A?"}\n{"context": "C. D."}\n')
+    (question,) = preset_items([], load_preset("ask"), None, file)
+    assert question.question == "A?"
+    (summary,) = preset_items([], load_preset("summarize"), None, file)
+    assert summary.documents[0].text == "C. D."
+
+
+def test_a_file_without_questions_is_refused_for_a_preset_that_asks(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"context": "C. D."}\n')
     with pytest.raises(InputError, match="no prompt with a question"):
-        preset_items([], ask, None, lines)
+        preset_items([], load_preset("ask"), None, file)
 
 
-def test_a_running_model_is_measured_as_it_answers() -> None:
-    from ngtcli.engine.local import LocalSession
-
-    preset, settings = load_preset("summarize"), Settings().replace(max_tokens=12)
-    items = preset_items(
-        [Document("a.txt", "The tide came in at noon. The slate came by rail.")], preset
-    )
-    reported = RecordingReporter()
-    source = Live(items, preset, sweeps=True)
-    about = reported.of(lambda: source.about(settings))
-    loading = len(reported.statuses)
+# The method is trie or none: the drafts of auto depend on the time that forward passes take.
+@pytest.mark.parametrize("changes", [{"method": "trie", "num_draft": 2}, {"method": "none"}])
+def test_a_model_is_measured_as_it_answers(changes: dict[str, Any]) -> None:
+    preset = load_preset("summarize")
+    settings = Settings().replace(max_tokens=12, **changes)
+    documents = [Document("a.txt", "The tide came in at noon. The slate came by rail.")]
+    (item,) = preset_items(documents, preset)
     session = LocalSession(settings)
-    trie = settings.replace(method="trie")  # what auto drafts depends on what passes take
-    for changed in (trie.replace(num_draft=2), settings.replace(method="none")):
-        own = session.with_settings(changed)
-        runs = []
-        for item in items:
-            run = own.generate(own.prompt(preset, item.documents, item.question))
-            runs.append(run.statistics)
-        records = answers_of(source, changed)
-        made = [r.generation for r in records]
-        assert [len(g.ids) for g in made] == [r.new_tokens for r in runs]
-        assert [g.steps for g in made] == [r.steps for r in runs]
-        assert all((g.trie_bytes is None) == (changed.drafting.method == "none") for g in made)
-        assert all(0 < (r.generation.decode_s or 0) < r.seconds for r in records)
-    assert (
-        len(reported.statuses) == loading and not reported.warnings
-    )  # progress is the sweep's own
+    expected = session.generate(session.prompt(preset, item.documents, item.question)).statistics
+
+    source = Live([item], preset, sweeps=True)
+    turns = by_cell([Cell("", {}, settings)], 1, 1)
+    (record,) = take(source, turns, source.prompts)
+
+    assert len(record.generation.ids) == expected.new_tokens
+    assert record.generation.steps == expected.steps
+    assert (record.generation.trie_bytes is None) == (changes["method"] == "none")
+    assert record.generation.decode_s is not None
+    assert 0 < record.generation.decode_s < record.seconds
+
+
+def test_a_sweep_reports_nothing_but_its_own_progress() -> None:
+    settings = Settings().replace(max_tokens=12, method="trie")
+    preset = load_preset("summarize")
+    source = Live(preset_items([Document("a.txt", "The tide came in.")], preset), preset, True)
+    reporter = RecordingReporter()
+
+    about = reporter.of(lambda: source.about(settings))
     assert about.model == "builtin"
     assert "float32" in about.device
-    model = weakref.ref(source.session(settings).model)
-    source.session(settings.replace(dtype="bfloat16"))
-    assert model() is None  # one is held at a time
+
+    while_loading = len(reporter.statuses)
+    turns = by_cell([Cell("", {}, settings)], 1, 1)
+    reporter.of(lambda: list(take(source, turns, source.prompts)))
+    assert len(reporter.statuses) == while_loading
+    assert not reporter.warnings
 
 
-# --- what is shown ---
+def test_a_sweep_over_models_holds_one_at_a_time() -> None:
+    source = Live([], load_preset("summarize"), sweeps=True)
+    model = weakref.ref(source.session(Settings()).model)
+    source.session(Settings().replace(dtype="bfloat16"))
+    assert model() is None
+
+
+# --- tables ---
 
 
 def report_of(*cells: CellRow, **changes: Any) -> SweepReport:
@@ -426,13 +541,13 @@ def report_of(*cells: CellRow, **changes: Any) -> SweepReport:
     return SweepReport(**values | changes)
 
 
-def shown_cell(n: int, speed: float, standing: str) -> CellRow:
-    made = cell(f"n={n}", [speed - 1, speed, speed + 1], NINE, n * 1000)
-    return replace(made, values={"n": n}, standing=standing)
+def table_row(n: int, speed: float, standing: str) -> CellRow:
+    row = cell_row(f"n={n}", [speed - 1, speed, speed + 1], FAST, n * 1000)
+    return replace(row, values={"n": n}, standing=standing)
 
 
-def test_a_terminal_shows_the_cells_and_what_follows_from_them() -> None:
-    report = report_of(shown_cell(3, 100, "chosen"), shown_cell(8, 101, "tied"))
+def test_the_table_of_a_terminal_marks_the_chosen_cell_and_those_it_is_tied_with() -> None:
+    report = report_of(table_row(3, 100, "chosen"), table_row(8, 101, "tied"))
     text = forms_of(report).terminal(80, False)
     assert "100.0*" in text
     assert "101.0=" in text
@@ -443,10 +558,9 @@ def test_a_terminal_shows_the_cells_and_what_follows_from_them() -> None:
     assert max(len(line) for line in text.split("\n")) <= 80
 
 
-def test_a_sweep_that_is_not_complete_has_no_chosen_cell() -> None:
-    ahead = replace(shown_cell(3, 100, "ahead"), rounds=1)
-    report = report_of(ahead, complete=False, measured=1, chosen=None, tied=["n=3"])
-    forms = forms_of(report)
+def test_the_table_of_an_interrupted_sweep_has_no_chosen_cell() -> None:
+    row = replace(table_row(3, 100, "ahead"), rounds=1)
+    forms = forms_of(report_of(row, complete=False, measured=1, chosen=None, tied=["n=3"]))
     text = forms.terminal(80, False)
     assert "Ahead so far: n=3" in text
     assert "1 of 6 measurements" in text
@@ -454,8 +568,8 @@ def test_a_sweep_that_is_not_complete_has_no_chosen_cell() -> None:
     assert "chosen" not in forms.plain()
 
 
-def test_pipes_and_csv_hold_every_figure_under_headings() -> None:
-    forms = forms_of(report_of(shown_cell(3, 100, "chosen"), shown_cell(8, 101, "tied")))
+def test_tables_for_pipes_and_csv_have_every_figure_under_a_heading() -> None:
+    forms = forms_of(report_of(table_row(3, 100, "chosen"), table_row(8, 101, "tied")))
     headings, first, second = (line.split("\t") for line in forms.plain().split("\n"))
     assert headings[:4] == ["n", "rounds", "tokens_per_s", "least"]
     assert first[:4] == ["3", "3", "100", "99"]
@@ -466,7 +580,7 @@ def test_pipes_and_csv_hold_every_figure_under_headings() -> None:
 # --- the command ---
 
 
-def tune(*arguments: str | Path) -> tuple[int, str, str]:
+def run_tune(*arguments: str | Path) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
     done = ngt("tune", *map(str, arguments))
     return done.returncode, done.stdout.decode(), done.stderr.decode()
@@ -475,63 +589,99 @@ def tune(*arguments: str | Path) -> tuple[int, str, str]:
 SHORT = ("--max-tokens", "4", "--limit", "1", "--set", "calibrate=no")
 
 
-def test_the_items_after_sweep_belong_to_it_and_files_are_written_whole(tmp_path: Path) -> None:
-    arguments = (*SHORT, "--rounds", "1", "--sweep", "n=3,8", "lp=2..3")
-    code, out, errors = tune(*arguments, "--json")
-    body = json.loads(out)
+def test_the_words_after_sweep_are_its_axes() -> None:
+    code, stdout, stderr = run_tune(
+        *SHORT, "--rounds", "1", "--sweep", "n=3,8", "lp=2..3", "--json"
+    )
     assert code == 0
-    assert errors == (
+    assert stderr == (
         "ngt: skipped 1 cell: n=3 lp=3. lp is 3 and n is 3."
         " The prefix lp must be shorter than the window n.\n"
     )
-    assert body["sweep"] == {"n": [3, 8], "lp": [2, 3]}
-    assert len(body["cells"]) == 3
-    assert [one["values"] for one in body["skipped_cells"]] == [{"n": 3, "lp": 3}]
-    assert body["complete"]
-    assert body["measured"] == 3
-    again = tune(*arguments, "--json", "-o", tmp_path / "t.json")
-    assert again[0] == 0
-    assert "3 measurements are reused" in again[2]
-    assert json.loads((tmp_path / "t.json").read_text())["cells"] == body["cells"]  # nothing is new
-    assert tune(*arguments, "--csv", "-o", tmp_path / "t.csv")[0] == 0
-    assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
+    report = json.loads(stdout)
+    assert report["sweep"] == {"n": [3, 8], "lp": [2, 3]}
+    assert len(report["cells"]) == 3
+    assert [cell["values"] for cell in report["skipped_cells"]] == [{"n": 3, "lp": 3}]
+    assert report["complete"]
+    assert report["measured"] == 3
 
 
-def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    left, begin = [3], Live.begin
+def test_a_repeated_sweep_reuses_its_measurements(tmp_path: Path) -> None:
+    arguments = (*SHORT, "--rounds", "1", "--sweep", "n=3,8", "lp=2")
+    json_file = tmp_path / "t.json"
+    csv_file = tmp_path / "t.csv"
 
-    def interrupted(source: Live, cell: Cell, split: bool = False) -> Any:
-        if not left[0]:
+    _, stdout, _ = run_tune(*arguments, "--json")
+
+    code, _, stderr = run_tune(*arguments, "--json", "-o", json_file)
+    assert code == 0
+    assert "2 measurements are reused" in stderr
+    assert json.loads(json_file.read_text())["cells"] == json.loads(stdout)["cells"]
+
+    code, _, _ = run_tune(*arguments, "--csv", "-o", csv_file)
+    assert code == 0
+    assert len(csv_file.read_text().splitlines()) == 3
+
+
+@pytest.fixture
+def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A function that has measuring interrupted after a number of cells from now on."""
+    begin = Live.begin
+    remaining = 0
+
+    def begin_or_interrupt(source: Live, cell: Cell, split: bool = False) -> Any:
+        nonlocal remaining
+        if remaining == 0:
             raise KeyboardInterrupt
-        left[0] -= 1
+        remaining -= 1
         return begin(source, cell, split)
 
-    monkeypatch.setattr(Live, "begin", interrupted)
+    def set_remaining(cells: int) -> None:
+        nonlocal remaining
+        remaining = cells
+
+    monkeypatch.setattr(Live, "begin", begin_or_interrupt)
+    return set_remaining
+
+
+def test_an_interrupted_command_is_resumed_by_the_same_command(
+    interrupt_after: Callable[[int], None],
+) -> None:
     sweep = (*SHORT, "--sweep", "n=4..7", "--rounds", "1", "--write", "best")
-    code, out, errors = tune(*sweep)
+
+    interrupt_after(3)
+    code, stdout, stderr = run_tune(*sweep)
     assert code == 130
-    assert len(out.splitlines()) == 4
-    assert "resume" in errors
+    assert len(stdout.splitlines()) == 4
+    assert "resume" in stderr
     assert "best" not in preset_files()
-    left[0] = 1
-    code, out, errors = tune(*sweep)
+
+    interrupt_after(1)
+    code, stdout, stderr = run_tune(*sweep)
     assert code == 0
-    assert len(out.splitlines()) == 5
-    assert "3 measurements are reused" in errors
-    assert "Saved as" in errors
-    written = load_preset("best").settings.values
-    assert (written["method"], written["num_draft"]) == ("trie", 32)  # trie reads n
+    assert len(stdout.splitlines()) == 5
+    assert "3 measurements are reused" in stderr
+    assert "Saved as" in stderr
+    assert "best" in preset_files()
+
+
+def test_a_sweep_of_n_is_of_the_method_trie(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = (*SHORT, "--sweep", "n=4", "--rounds", "1", "--write", "best")
+    assert run_tune(*sweep)[0] == 0
+    settings = load_preset("best").settings.values
+    assert settings["method"] == "trie"
+    assert settings["num_draft"] == 32
+
     monkeypatch.setenv("NGT_METHOD", "auto:trust=5")
-    code, _, errors = tune(*sweep, "--force")
+    code, _, stderr = run_tune(*sweep, "--force")
     assert code == 2
-    assert "auto, set by environment," in errors
+    assert "auto, set by environment," in stderr
 
 
-def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used() -> None:
+def test_a_written_preset_has_the_chosen_settings_and_their_provenance() -> None:
     sweep = (*SHORT, "--sweep", "num_draft=5", "--set", "n=9", "--write", "best")
-    assert tune(*sweep)[0] == 0
+    assert run_tune(*sweep)[0] == 0
+
     preset = load_preset("best")
     assert preset.template == load_preset("summarize").template
     assert {"n": 9, "num_draft": 5, "method": "auto"}.items() <= preset.settings.values.items()
@@ -539,59 +689,80 @@ def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used() -> None
     assert preset.provenance["based_on"] == "summarize"
     assert preset.provenance["command"].startswith("ngt tune --max-tokens 4")
     assert preset.provenance["figures"]["rounds"] == 3
-    shown = json.loads(ngt("config", "show", "-p", "best", "--json").stdout)
-    assert {"value": 5, "origin": "preset best"}.items() <= shown["num_draft"].items()
+
+    settings = json.loads(ngt("config", "show", "-p", "best", "--json").stdout)
+    assert {"value": 5, "origin": "preset best"}.items() <= settings["num_draft"].items()
     assert ngt("presets", "show", "best", "--json").returncode == 0
-    code, _, errors = tune(*sweep)
+
+
+def test_a_preset_is_replaced_only_with_force() -> None:
+    sweep = (*SHORT, "--sweep", "num_draft=5", "--write", "best")
+    assert run_tune(*sweep, "--rounds", "1")[0] == 0
+
+    code, _, stderr = run_tune(*sweep, "--rounds", "2")
     assert code == 2
-    assert "--force" in errors
-    assert tune(*sweep, "--force", "--rounds", "4")[0] == 0
-    assert load_preset("best").provenance["rounds"] == 4
-    of_questions = (*SHORT, "--sweep", "lp=2", "--rounds", "1", "-p")
-    assert tune(*of_questions, "ask", "--write", "first")[0] == 0
-    assert tune(*of_questions, "first", "--write", "second")[0] == 0
-    ask, second = load_preset("ask"), load_preset("second")
-    assert (second.template, second.separator) == (ask.template, ask.separator)
-    assert second.provenance["based_on"] == "first"
-    for name in ("", ".x", "a/b", "../a", "a b", "-a"):
-        with pytest.raises(UsageError, match="invalid preset name"):
-            preset_path(name, False)
+    assert "--force" in stderr
+    assert load_preset("best").provenance["rounds"] == 1
+
+    assert run_tune(*sweep, "--rounds", "2", "--force")[0] == 0
+    assert load_preset("best").provenance["rounds"] == 2
+
+
+def test_a_preset_written_from_another_keeps_its_template() -> None:
+    sweep = (*SHORT, "--sweep", "lp=2", "--rounds", "1")
+    assert run_tune(*sweep, "-p", "ask", "--write", "first")[0] == 0
+    assert run_tune(*sweep, "-p", "first", "--write", "second")[0] == 0
+
+    preset = load_preset("second")
+    assert preset.template == load_preset("ask").template
+    assert preset.separator == load_preset("ask").separator
+    assert preset.provenance["based_on"] == "first"
+
+
+@pytest.mark.parametrize("name", ["", ".x", "a/b", "../a", "a b", "-a"])
+def test_an_invalid_preset_name_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="invalid preset name"):
+        preset_path(name, force=False)
 
 
 @pytest.mark.parametrize("name", ["ask", "summarize", "chat"])
-def test_a_preset_that_ngt_ships_is_not_replaced_without_force(name: str) -> None:
-    code, out, errors = tune(*SHORT, "--sweep", "n=4", "--write", name)
-    assert (code, out) == (2, "")
-    assert errors == (
+def test_a_built_in_preset_is_not_replaced_without_force(name: str) -> None:
+    code, stdout, stderr = run_tune(*SHORT, "--sweep", "n=4", "--write", name)
+    assert code == 2
+    assert stdout == ""
+    assert stderr == (
         f"ngt: {name} is a built-in preset, which yours would replace everywhere\n"
         "Choose another name, or use --force.\n"
     )
-    assert name in str(preset_path(name, True))
+    assert name in str(preset_path(name, force=True))
 
 
-def test_a_preset_without_a_place_for_a_question_is_named_with_its_file() -> None:
-    assert tune(*SHORT, "--sweep", "n=4", "--rounds", "1", "--write", "ask", "--force")[0] == 0
-    own = preset_files()["ask"]
+def test_the_error_about_a_preset_without_a_question_names_its_file() -> None:
+    sweep = (*SHORT, "--sweep", "n=4", "--rounds", "1")
+    assert run_tune(*sweep, "--write", "ask", "--force")[0] == 0
+    preset_file = preset_files()["ask"]
+
     done = ngt("ask", "Why?", "-d", HARBOUR, "--dry-run")
+
     assert done.returncode == 2
-    assert f"ngt: {own}: preset ask has no place for a question\n" in done.stderr.decode()
+    assert f"ngt: {preset_file}: preset ask has no place for a question\n" in done.stderr.decode()
 
 
-@pytest.mark.parametrize("command", ["tune --sweep n=4,5", "bench --methods none,trie"])
-def test_progress_in_a_pipe_is_that_of_the_heartbeat(
+@pytest.mark.parametrize("command", ["tune --sweep n=4,5 --fresh", "bench --methods none,trie"])
+def test_progress_in_a_pipe_is_reported_by_the_heartbeat(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    messages = list[str]()
+    messages: list[str] = []
     monkeypatch.setattr(progress.Heartbeat, "update", lambda _, line: messages.append(line))
-    done = ngt(*command.split(), *SHORT, "--rounds", "1", *(["--fresh"] * ("tune" in command)))
+    done = ngt(*command.split(), *SHORT, "--rounds", "1")
     assert done.returncode == 0
     assert done.stderr == b""
     assert any(line.startswith("1 of ") and " answers" in line for line in messages)
 
 
-def test_a_wrong_axis_is_pointed_at_on_the_command_line() -> None:
-    code, out, errors = tune("--sweep", "n=x")
+def test_a_caret_marks_a_wrong_axis_on_the_command_line() -> None:
+    code, stdout, stderr = run_tune("--sweep", "n=x")
     assert code == 2
-    assert out == ""
-    assert "  n=x\n    ^\n" in errors
-    assert errors.count("\n") == 4
+    assert stdout == ""
+    assert "  n=x\n    ^\n" in stderr
+    assert stderr.count("\n") == 4
