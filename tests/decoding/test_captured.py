@@ -44,7 +44,7 @@ from tests.support.tiny_models import (
     plain,
     prompts,
 )
-from tests.tools.heads.recipes import begin_as
+from tests.tools.heads.recipes import copy_layer
 
 pytestmark = pytest.mark.numeric
 
@@ -361,7 +361,7 @@ def test_a_head_begins_as_layers_that_few_kernels_compute(family: str) -> None:
     with_few_kernels(model.hf)
     assert "self_attn.qkv_proj.weight" in dict(model.hf.get_decoder().layers[1].named_parameters())
     layer = make_hf(family, seed=1).get_decoder().layers[0]
-    begin_as(layer, model, 1)
+    copy_layer(layer, model, 1)
     assert all(torch.equal(weight, true[name]) for name, weight in layer.named_parameters())
 
 

@@ -45,7 +45,7 @@ from tests.support.head_files import (
 )
 from tests.support.helpers import CONTEXT, VOCABULARY, examples
 from tests.support.tiny_models import make_hf
-from tests.tools.heads.recipes import blocks_of, depths_of
+from tests.tools.heads.recipes import dflash_states, eagle3_states
 
 CPU = torch.device("cpu")
 
@@ -273,7 +273,7 @@ def test_eagle3_in_training_sees_what_a_draft_sees(tmp_path: Path) -> None:
     way = [[*path] for path in paths(guess)]
     node = next(n for n, path in enumerate(way) if len(path) == 2)
     embedded = hf.get_input_embeddings()(torch.tensor([*ids.tolist(), *way[node]]))
-    made = [*depths_of(head.network, states[None], embedded[None])]
+    made = [*eagle3_states(head.network, states[None], embedded[None])]
     assert [one.shape for one in made] == 3 * [(1, 10, H)]
     for depth, at in enumerate((0, way.index(way[node][:1]), node)):
         scores = head.network.logits(made[depth][0, 9]).softmax(-1).topk(WIDTH)
@@ -344,7 +344,7 @@ def test_dflash_in_training_guesses_what_it_drafts(tmp_path: Path) -> None:
     head: Any = load_head(name, hf, CPU, torch.float32)
     states, ids = text(20, 2 * H)
     anchors = torch.tensor([12, 6])  # the tokens there follow rows 11 and 5
-    made = hf.lm_head(blocks_of(head.network, states[None], ids[anchors - 1], anchors))
+    made = hf.lm_head(dflash_states(head.network, states[None], ids[anchors - 1], anchors))
     for made_of, anchor in zip(made, anchors.tolist(), strict=True):
         head.reset()
         head.read(states[:anchor], ids[:anchor], 0)

@@ -1,4 +1,4 @@
-"""What heads are trained on: a recording of a model's answers to prompts made of documents."""
+"""The data to train heads on: a recording of a model's answers to prompts made of documents."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,21 +14,21 @@ from ngtcli.prompts.preset import Preset
 from ngtcli.system.files import key_of
 from ngtcli.system.progress import progress_bar
 from ngtcli.words import counted
-from tests.tools.heads.folder import Text
+from tests.tools.heads.folder import Sample
 from tests.tools.measuring.traces import Trace, TraceWriter
 
 if TYPE_CHECKING:
     from ngtcli.engine.local import LocalSession
 
-_HELD_SHARE = 0.1  # of the texts, to validate on; guess
-_LEAST = 40  # characters of a part from which on it is asked of; guess
+_HELD_OUT_SHARE = 0.1  # of the groups of samples, to validate on; guess
+_MIN_PART_CHARACTERS = 40  # shorter parts are left out; guess
 
 
 def parts_of(document: Document, tokens: int) -> Iterator[Document]:
-    """The parts of a document that are asked about, of about so many tokens."""
+    """The parts of a document, of about `tokens` tokens each; very short ones are left out."""
     for passage in passages(document, Cutting(tokens)):
         text = document.text[passage.start : passage.end]
-        if len(text) >= _LEAST:
+        if len(text) >= _MIN_PART_CHARACTERS:
             yield Document(document.name, text)
 
 
@@ -39,38 +39,59 @@ def record(
     folder: Path,
     status: Callable[[str], object],
 ) -> int:
-    """Let the model answer what a recording has no answer of, drafted, many at once.
+    """Record the model's answers to the prompts that the recording in `folder` does not have yet.
 
-    `presets` by task. Returns how many prompts do not fit the model. Raises NgtError as answers do.
+    The answers are drafted, and many are decoded at once. Raises NgtError as answers do.
+
+    Args:
+        session: The session with the model.
+        presets: The preset of each task.
+        items: The prompts.
+        folder: The recording's folder.
+        status: Receives status lines.
+
+    Returns:
+        The number of prompts that do not fit the model.
     """
-
-    from ngtcli.engine.drivers import run  # here: they load torch
+    from ngtcli.engine.drivers import run  # lazy: these modules load torch
     from ngtcli.engine.local_engine import LocalEngine
 
-    model, failed = session.model, 0
+    model = session.model
     settings = session.settings.replace(overflow="error")
     tasks = Tasks({task: (settings, preset) for task, preset in presets.items()})
-    own = model.tokenizer.fingerprint, settings.model.model, model.vocabulary
-    with TraceWriter(folder, *own, more=True) as trace:
-        left = [item for item in items if item.id not in trace.done]
-        coming, before = iter(left), len(items) - len(left)
+    writer = TraceWriter(
+        folder, model.tokenizer.fingerprint, settings.model.model, model.vocabulary, more=True
+    )
+    with writer:
+        unanswered = [item for item in items if item.id not in writer.done]
+        remaining = iter(unanswered)
 
-        def draw(_: bool) -> tuple[Item, Request] | None:
-            if (item := next(coming, None)) is None:
+        def next_request(_: bool) -> tuple[Item, Request] | None:
+            item = next(remaining, None)
+            if item is None:
                 return None
             loaded = Loaded(tuple(item.documents))
             request = tasks.request(_task(item), item.question, loaded=loaded)
             return item, replace(request, wants=frozenset())
 
-        outcomes = run(LocalEngine(session, many=True), draw)
-        for count, one in enumerate(outcomes, before + 1):
-            if isinstance(one.answer, ContextOverflowError):
+        failed = 0
+        answered_before = len(items) - len(unanswered)
+        outcomes = run(LocalEngine(session, many=True), next_request)
+        for count, outcome in enumerate(outcomes, answered_before + 1):
+            answer = outcome.answer
+            if isinstance(answer, ContextOverflowError):
                 failed += 1
-            elif isinstance(one.answer, NgtError):
-                raise one.answer
-            elif (ids := [token.id for token in one.answer.tokens]) and one.prompt is not None:
-                given = one.prompt.ids, ids, one.prompt.references, settings.answer.max_tokens
-                trace.add(one.key.id, _task(one.key), *given)
+            elif isinstance(answer, NgtError):
+                raise answer
+            elif answer.tokens and outcome.prompt is not None:
+                writer.add(
+                    outcome.key.id,
+                    _task(outcome.key),
+                    outcome.prompt.ids,
+                    [token.id for token in answer.tokens],
+                    outcome.prompt.references,
+                    settings.answer.max_tokens,
+                )
             bar = progress_bar(count, len(items))
             status(f"Answering {bar} {count} of {counted(len(items), 'answer')}")
     return failed
@@ -80,13 +101,22 @@ def _task(item: Item) -> str:
     return "ask" if item.question else "summarize"
 
 
-def held_out(traces: Sequence[Trace]) -> list[Text]:
-    """The texts of traces, with all that is about a share of the documents held out.
+def samples_of(traces: Sequence[Trace]) -> list[Sample]:
+    """The samples of traces; all that are about some of the documents are held out together.
 
-    Without documents the turns of a conversation stay together.
+    Without documents, the turns of a conversation stay together.
     """
-    about = [key_of(*t.references) if t.references else t.id.partition("/")[0] for t in traces]
-    keys = sorted(set(about))
-    held = set(keys[: max(1, round(_HELD_SHARE * len(keys)))])
-    pairs = zip(traces, about, strict=True)
-    return [Text(trace.prompt_ids, trace.output_ids, key in held) for trace, key in pairs]
+    groups = [_group(trace) for trace in traces]
+    keys = sorted(set(groups))
+    held_out = set(keys[: max(1, round(_HELD_OUT_SHARE * len(keys)))])
+    return [
+        Sample(trace.prompt_ids, trace.output_ids, group in held_out)
+        for trace, group in zip(traces, groups, strict=True)
+    ]
+
+
+def _group(trace: Trace) -> str:
+    """A key that traces about the same documents, or of the same conversation, share."""
+    if trace.references:
+        return key_of(*trace.references)
+    return trace.id.partition("/")[0]

@@ -1,8 +1,8 @@
-"""The folder that a head is trained in: what was asked for, how far it is, which files are ngt's.
+"""The folder that a head is trained in: its plan, its progress, and which files ngt wrote there.
 
-`log.jsonl` is its journal: behind what the training was asked for, the curve, and the size and time
-of each file that ngt wrote; one that is not among these, or was changed since, is not written over.
-Knows no torch.
+`log.jsonl` is its journal. It begins with the plan; then come the points of the loss curve, and the
+size and time of each file that ngt wrote. A file that is not listed there, or was changed since, is
+never overwritten. This module does not load torch.
 """
 
 import os
@@ -19,21 +19,21 @@ from ngtcli.system.journal import Form, Journal
 from ngtcli.words import reason_of
 
 KINDS = ("medusa", "hydra", "eagle3", "dflash")
-RECORDING = "recording"  # the folder of the answers in the head's
+RECORDING = "recording"  # name of the folder, inside the head's, of the recorded answers
 CHECKPOINT = "checkpoint.safetensors"
 ELSEWHERE = "Name another folder with -o."
 _LOG = "log.jsonl"
-_MODE = 0o644  # of files that are written; those of models are others' to read, too
-_LONGEST = 1_000_000  # bytes of a line of the journal; guess
+_FILE_MODE = 0o644  # files of models are readable by all users
+_MAX_LINE_BYTES = 1_000_000  # of the journal; guess
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A prompt with the model's answer, as ids; `held` ones are for validation."""
+class Sample:
+    """A prompt with the model's answer, as token ids; those held out are for validation."""
 
     prompt: Sequence[int]
     answer: Sequence[int]
-    held: bool = False
+    held_out: bool = False
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.answer)
@@ -41,12 +41,20 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a training was asked for; `steps` None: as many as fit in `minutes`.
+    """The parameters of a training. A 0 stands for the default of the kind or of the target.
 
-    `depth` are the tokens guessed in a row, `inner` is the width of perceptrons of EAGLE-3 and
-    DFlash, `vocabulary` that of EAGLE-3, `batch` the tokens of a step, `rate` the learning rate;
-    0 stands for the kind's or the target's own. `own_scores`: the heads of Medusa and Hydra have
-    last layers of their own, else they score by the target's.
+    Args:
+        kind: One of `KINDS`.
+        minutes: Training time, if `steps` is None.
+        steps: Number of steps; None: as many as fit in `minutes`.
+        depth: Number of tokens guessed in a row.
+        inner: Width of the perceptrons of EAGLE-3 and DFlash.
+        vocabulary: Size of EAGLE-3's vocabulary.
+        own_scores: Whether the heads of Medusa and Hydra have output layers of their own; otherwise
+            they use the target's.
+        batch: Tokens of a step.
+        rate: Learning rate.
+        seed: Seed of the first weights and of the order of the samples.
     """
 
     kind: str
@@ -62,11 +70,12 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """What came of a training.
+class TrainingReport:
+    """The result of a training.
 
-    `accepted` has for each depth the share of rows of held-out answers after which the likeliest
-    guesses down to it are all right; `tokens_per_step` is their sum and the model's own token.
+    `texts` and `held_out` count the samples to train on and to validate with. `accepted` has for
+    each depth the share of positions of held-out answers after which the likeliest guesses down to
+    that depth are all right. `tokens_per_step` is their sum plus the model's own token.
     """
 
     folder: str
@@ -81,10 +90,10 @@ class Trained:
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
-    """A line of the journal: a point of the curve, how many `steps` there are, or a file.
+    """A line of the journal: a point of the curve, the number of `steps`, or a written file.
 
-    The first of a training says what it is `on`, model and texts, by a key; that of a checkpoint
-    how far it is.
+    The first line of a training has a key of its model and samples in `on`. The line of a
+    checkpoint has its `step` and `seconds`.
     """
 
     step: int = 0
@@ -102,78 +111,92 @@ _FORM = Form("ngt-training", 2, Line, ELSEWHERE)
 
 
 class TrainingFolder:
-    """A folder for a head as `plan` says, new or of an earlier run. `close` it.
+    """A folder for a head trained by `plan`, new or of an earlier run. Call `close` at the end.
 
-    Raises UsageError for a folder that ngt did not write or another process uses, and for one that
-    was begun with another plan.
+    Raises UsageError if ngt did not write the folder, if another process uses it, or if its
+    training was begun with another plan.
     """
 
     def __init__(self, path: Path, plan: Plan) -> None:
-        self.path, self.plan, self.steps, self._on = path, plan, plan.steps, ""
+        self.path = path
+        self.plan = plan
+        self.steps = plan.steps
+        self._data_key = ""  # of the model and the samples; "" before the training begins
+        self._lines: dict[tuple[str, int, int], Line] = {}  # by stamp of the file
+
         try:
             path.mkdir(parents=True, exist_ok=True)
-            others = {one.name for one in path.iterdir()} - {_LOG}
+            names = {entry.name for entry in path.iterdir()} - {_LOG}
         except OSError as error:
             raise UsageError(f"{path}: {reason_of(error)}", hint=ELSEWHERE) from None
-        self._journal = Journal(path / _LOG, _FORM, asdict(plan), _LONGEST, restart=False)
+        self._journal = Journal(path / _LOG, _FORM, asdict(plan), _MAX_LINE_BYTES, restart=False)
         self.close = self._journal.close
-        if others and not self._journal.begun:
+        if names and not self._journal.begun:
             self.close()
-            what = f"{path}: there are files that ngt did not write ({min(others)[:100]})"
-            raise UsageError(what, hint=ELSEWHERE)
-        self._written: dict[tuple[str, int, int], Line] = {}
+            raise UsageError(
+                f"{path}: there are files that ngt did not write ({min(names)[:100]})",
+                hint=ELSEWHERE,
+            )
         for _, line in self._journal:
-            self._take(line)
+            self._apply(line)
 
-    def _take(self, line: Line) -> None:
-        self.steps, self._on = line.steps or self.steps, line.on or self._on
+    def _apply(self, line: Line) -> None:
+        self.steps = line.steps or self.steps
+        self._data_key = line.on or self._data_key
         if line.wrote is not None:
-            self._written[line.wrote] = line
+            self._lines[line.wrote] = line
 
     def recording(self) -> Path:
-        """Where answers are recorded; what is there later is known as ngt's. Raises OSError."""
+        """The folder for recorded answers. It counts as ngt's from now on. Raises OSError."""
         if not self._journal.begun:
             self.note()
         return self.path / RECORDING
 
-    def begin(self, model: str, texts: Sequence[Text]) -> None:
-        """Note what it is trained on. Raises UsageError where it was begun on something else."""
-        on = key_of(model, *((*text.prompt, "|", *text.answer, text.held) for text in texts))
-        if not self._on:
-            self.note(on=on)
-        elif on != self._on:
+    def begin(self, model: str, samples: Sequence[Sample]) -> None:
+        """Note the model and the samples. Raises UsageError if the training began with others."""
+        values = [(*sample.prompt, "|", *sample.answer, sample.held_out) for sample in samples]
+        data_key = key_of(model, *values)
+        if not self._data_key:
+            self.note(on=data_key)
+        elif data_key != self._data_key:
             raise UsageError(
                 f"{self.path} was begun with another model or other texts", hint=ELSEWHERE
             )
 
     def note(self, **facts: Any) -> None:
         """Add a line with these fields to the journal. Raises OSError."""
-        self._take(line := Line(**facts))
+        line = Line(**facts)
+        self._apply(line)
         self._journal.add(line)
 
     def written(self, name: str) -> Line | None:
-        """The line of a file, None where there is no file.
+        """The journal's line of a file; None if there is no such file.
 
-        Raises UsageError for one that is not as ngt wrote it.
+        Raises UsageError if the file is not as ngt wrote it.
         """
         path = self.path / name
         if not path.exists():
             return None
-        if (line := self._written.get(_stamp(name, path))) is None:
+        line = self._lines.get(_stamp(name, path))
+        if line is None:
             raise UsageError(f"{path}: ngt did not write it, or it was changed", hint=ELSEWHERE)
         return line
 
     def write(self, name: str, data: bytes, **facts: Any) -> None:
-        """Write a file, with these fields in its line. Raises OSError, and as `written` does."""
+        """Write a file, with these fields in its line of the journal.
+
+        Raises OSError, and UsageError as `written` does.
+        """
         self.written(name)
-        with new_file(self.path / name, _MODE) as file:
+        with new_file(self.path / name, _FILE_MODE) as file:
             file.write(data)
             file.flush()
-            # First: a run may be killed in between.
+            # The line comes before the rename: a run may be killed in between, and a file without
+            # a line would count as the user's.
             self.note(wrote=_stamp(name, file.fileno()), **facts)
 
 
 def _stamp(name: str, file: Path | int) -> tuple[str, int, int]:
-    """What tells a file as it was written: bytes and nanoseconds; a name that it gets keeps it."""
-    about = os.stat(file)
-    return name, about.st_size, about.st_mtime_ns
+    """Identify a file as it was written, by name, bytes and nanoseconds; renaming keeps both."""
+    status = os.stat(file)
+    return name, status.st_size, status.st_mtime_ns

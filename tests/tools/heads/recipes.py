@@ -1,7 +1,7 @@
-"""The kinds of heads as they are trained: the network, what it guesses of a batch, its files.
+"""The kinds of heads as they are trained: the network, its predictions on a batch, its files.
 
-Each takes the target's hidden states, which are not trained, and scores after the rows of the
-answers the tokens that follow, depth by depth.
+Each network reads the target's hidden states, which are not trained, and predicts from the
+positions of the answers the tokens that follow, depth by depth.
 """
 
 from collections import Counter
@@ -19,12 +19,12 @@ from ngtcli.heads import dflash, eagle
 from ngtcli.heads.files import Target
 from ngtcli.heads.perceptrons import Hydra, Medusa
 from ngtcli.heads.rows import HeadPass
-from tests.tools.heads.folder import Plan, Text
+from tests.tools.heads.folder import Plan, Sample
 
-_SMALL = 8  # layers of a target below which others are read than of large ones; guess
-_LAYERS = 2  # of DFlash: a mask finds the last token by one, what follows it by another; guess
-_BLOCKS = 8  # blocks of DFlash that are drawn of a text in a step; guess
-_OF_LAYERS = (
+_SMALL_TARGET_LAYERS = 8  # a target with fewer layers is read at other depths; guess
+_DFLASH_LAYERS = 2  # in a mask, one finds the last token and one what follows it; guess
+_DFLASH_BLOCKS = 8  # blocks that are drawn from a sample in a step; guess
+_LAYER_FIELDS = (
     "hidden_size",
     "intermediate_size",
     "num_attention_heads",
@@ -33,59 +33,72 @@ _OF_LAYERS = (
     "rms_norm_eps",
     "rope_parameters",
 )
-NONE = -100  # a target that does not count, as cross entropy has it
-Guesses = Iterator[tuple[Tensor, Tensor]]
+IGNORED = -100  # a target that does not count; the default of cross_entropy
+Predictions = Iterator[tuple[Tensor, Tensor]]  # logits (n, vocabulary), targets int64 (n,)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Texts padded on the right: `ids` int64 (texts, length).
+    """Samples padded on the right.
 
-    `texts` and `rows`, int64 (n,), are the rows after which tokens are to be guessed: those of the
-    answers and the last one of each prompt. `lengths` are the texts' own; `seed` is for what is
-    drawn at random.
+    Tokens are to be predicted from n positions: the last one of each prompt, and those of each
+    answer but the last.
+
+    Args:
+        ids: Token ids, int64 (samples, length).
+        lengths: Length of each sample without padding, int64 (samples,).
+        samples: Index of the sample that each position belongs to, int64 (n,).
+        positions: Each position in its sample, int64 (n,).
+        seed: Seed for what a recipe draws at random.
     """
 
     ids: Tensor
     lengths: Tensor
-    texts: Tensor
-    rows: Tensor
+    samples: Tensor
+    positions: Tensor
     seed: int
 
     @classmethod
     def padded(
-        cls, texts: Sequence[Text], longest: int, seed: int, device: torch.device
+        cls, samples: Sequence[Sample], max_length: int, seed: int, device: torch.device
     ) -> "Batch":
-        """A batch; of each text at most the first `longest` tokens."""
-        whole = [torch.tensor([*text.prompt, *text.answer][:longest]) for text in texts]
-        rows = [
-            torch.arange(len(text.prompt) - 1, len(ids) - 1)
-            for text, ids in zip(texts, whole, strict=True)
-        ]
-        of = torch.arange(len(texts)).repeat_interleave(torch.tensor([*map(len, rows)]))
-        ids = torch.nn.utils.rnn.pad_sequence(whole, batch_first=True)
-        lengths = torch.tensor([*map(len, whole)])
+        """Pad samples to a batch; of each sample at most the first `max_length` tokens count."""
+        sequences = []
+        positions = []
+        for sample in samples:
+            ids = torch.tensor([*sample.prompt, *sample.answer][:max_length])
+            sequences.append(ids)
+            positions.append(torch.arange(len(sample.prompt) - 1, len(ids) - 1))
+
+        counts = torch.tensor([len(of_sample) for of_sample in positions])
+        indices = torch.arange(len(samples)).repeat_interleave(counts)
+        padded_ids = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+        lengths = torch.tensor([len(ids) for ids in sequences])
         return cls(
-            ids.to(device), lengths.to(device), of.to(device), torch.cat(rows).to(device), seed
+            ids=padded_ids.to(device),
+            lengths=lengths.to(device),
+            samples=indices.to(device),
+            positions=torch.cat(positions).to(device),
+            seed=seed,
         )
 
-    def targets(self, ahead: int) -> Tensor:
-        """The token so many behind each of the rows, int64 (n,); NONE behind the text's end."""
-        return self.at(self.texts, self.rows + ahead)
+    def targets(self, distance: int) -> Tensor:
+        """The tokens `distance` behind each position, int64 (n,); IGNORED behind a sample's end."""
+        return self.tokens_at(self.samples, self.positions + distance)
 
-    def at(self, texts: Tensor, places: Tensor) -> Tensor:
-        """The tokens at places of texts, two int64 tensors alike; NONE behind a text's end."""
-        found = self.ids[texts, places.clamp(max=self.ids.shape[1] - 1)]
-        return torch.where(places < self.lengths[texts], found, NONE)
+    def tokens_at(self, samples: Tensor, positions: Tensor) -> Tensor:
+        """The tokens at positions of samples (int64, broadcast); IGNORED behind a sample's end."""
+        tokens = self.ids[samples, positions.clamp(max=self.ids.shape[1] - 1)]
+        return torch.where(positions < self.lengths[samples], tokens, IGNORED)
 
-    def of_rows(self, values: Tensor) -> Tensor:
-        """The values (n, …) of the rows, from those (texts, length, …) of all."""
-        return values[self.texts, self.rows]
+    def select(self, values: Tensor) -> Tensor:
+        """Take the positions' values (n, ...) out of those of the batch, (samples, length, ...)."""
+        return values[self.samples, self.positions]
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a head is trained for: a model, `target` to the network; the plan says its depth."""
+    """What a head is trained for: a model, the `target` made of it, and the plan with a depth."""
 
     model: TargetModel
     target: Target
@@ -96,14 +109,18 @@ class Subject:
 class Recipe:
     """A kind of head in training.
 
-    `make` gives the network with its first weights, float32. `scored` gives, of the network, the
-    hidden states that it reads, (texts, length, size), a batch and a depth, for each depth scores
-    (n, vocabulary) and the tokens that were to be guessed, int64 (n,). `config` is what config.json
-    says. `rate` and `depth` are for plans that say nothing else.
+    Args:
+        make: Makes the network with its first weights, float32.
+        predict: Yields for each depth the logits (n, vocabulary) and the true tokens, int64 (n,).
+            It gets the network, the hidden states that it reads (samples, length, size), the batch
+            and the number of depths.
+        config: Makes the contents of config.json.
+        rate: Learning rate for plans without one.
+        depth: Depth for plans without one.
     """
 
-    make: Callable[[Subject, Sequence[Text]], Any]
-    scored: Callable[[Any, Tensor, Batch, int], Guesses]
+    make: Callable[[Subject, Sequence[Sample]], Any]
+    predict: Callable[[Any, Tensor, Batch, int], Predictions]
     config: Callable[[Subject], dict[str, Any]]
     rate: float = 1e-3  # guess; that of Medusa-1's authors
     depth: int = 4  # guess: few answers go farther where a head guesses alone
@@ -112,148 +129,202 @@ class Recipe:
 # --- Medusa-1 (arXiv 2401.10774, section 2.1.1); all weights begin at 0 ---
 
 
-def _medusa(s: Subject, texts: Sequence[Text]) -> Medusa:
-    made = Medusa(s.target, s.plan.depth, own_scores=s.plan.own_scores)
-    for one in made.parameters():
-        nn.init.zeros_(one)
-    return made
+def _make_medusa(subject: Subject, samples: Sequence[Sample]) -> Medusa:
+    plan = subject.plan
+    network = Medusa(subject.target, plan.depth, own_scores=plan.own_scores)
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    return network
 
 
-def _medusa_scored(network: Medusa, states: Tensor, batch: Batch, depths: int) -> Guesses:
-    for depth, scores in enumerate(network.logits(batch.of_rows(states))):
-        yield scores, batch.targets(depth + 2)
+def _predict_medusa(network: Medusa, states: Tensor, batch: Batch, depths: int) -> Predictions:
+    for depth, logits in enumerate(network.logits(batch.select(states))):
+        yield logits, batch.targets(depth + 2)
+
+
+def _medusa_config(subject: Subject) -> dict[str, Any]:
+    return {"medusa_num_heads": subject.plan.depth, "medusa_num_layers": 1}
 
 
 # --- Hydra without a prefix layer (arXiv 2402.05109, section 3) ---
 
 
-def _hydra(s: Subject, texts: Sequence[Text]) -> Hydra:
-    made = Hydra(s.target, s.plan.depth, own_scores=s.plan.own_scores)
-    for name, one in made.named_modules():  # they begin by handing on the state
-        if isinstance(one, nn.Linear):
-            _begin_with(one, 0 if name.endswith(".0.res_connection") else None)
-    return made
+def _make_hydra(subject: Subject, samples: Sequence[Sample]) -> Hydra:
+    """At first its layers pass the hidden state on unchanged."""
+    plan = subject.plan
+    network = Hydra(subject.target, plan.depth, own_scores=plan.own_scores)
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Linear):
+            _copy_input_part(module, 0 if name.endswith(".0.res_connection") else None)
+    return network
 
 
-def _hydra_scored(network: Hydra, states: Tensor, batch: Batch, depths: int) -> Guesses:
-    inputs = batch.of_rows(states)
+def _predict_hydra(network: Hydra, states: Tensor, batch: Batch, depths: int) -> Predictions:
+    inputs = batch.select(states)
     for depth in range(depths):
-        before = network.target.embed(batch.targets(depth + 1).clamp(min=0))
-        inputs = torch.cat([inputs, before], -1)
+        previous = network.target.embed(batch.targets(depth + 1).clamp(min=0))
+        inputs = torch.cat([inputs, previous], -1)
         yield network.logits(inputs, depth), batch.targets(depth + 2)
+
+
+def _hydra_config(subject: Subject) -> dict[str, Any]:
+    return {
+        "hydra_head_arch": "mlp",
+        "hydra_num_heads": subject.plan.depth,
+        "grounded_heads": True,
+    }
 
 
 # --- EAGLE-3, trained depth by depth on its own states (arXiv 2503.01840, section 3.2) ---
 
 
-def _eagle3(s: Subject, texts: Sequence[Text]) -> eagle.Eagle3:
-    """It begins as the target's own layer behind the deepest of the states that it reads.
+def _make_eagle3(subject: Subject, samples: Sequence[Sample]) -> eagle.Eagle3:
+    """It begins as the target's own layer that follows the deepest state it reads.
 
-    (On the built-in model, after 80 steps of 1,024 tokens, 65% of the first guesses were right, and
-    from random weights 9% after 150.)
+    (On the built-in model, 65% of the first guesses were right after 80 steps of 1,024 tokens. From
+    random weights 9% were right after 150 steps.)
     """
-    made = eagle.Eagle3(s.target, _eagle3_config(s))
-    made.ids = frequent(texts, made.lm_head.out_features, s.model.vocabulary).to(s.model.device)
+    model = subject.model
+    network = eagle.Eagle3(subject.target, _eagle3_config(subject))
+    ids = most_frequent_tokens(samples, network.lm_head.out_features, model.vocabulary)
+    network.ids = ids.to(model.device)
     with torch.no_grad():
-        made.lm_head.weight.copy_(s.model.hf.get_output_embeddings().weight[made.ids])
-    _begin_with(made.fc, 2)
-    begin_as(made.midlayer, s.model, made.reads[-1])
-    return made
+        network.lm_head.weight.copy_(model.hf.get_output_embeddings().weight[network.ids])
+    _copy_input_part(network.fc, 2)
+    copy_layer(network.midlayer, model, network.reads[-1])
+    return network
 
 
-def _eagle3_scored(network: eagle.Eagle3, states: Tensor, batch: Batch, depths: int) -> Guesses:
+def _predict_eagle3(
+    network: eagle.Eagle3, states: Tensor, batch: Batch, depths: int
+) -> Predictions:
     following = nn.functional.pad(batch.ids[:, 1:], (0, depths - 1))
-    made = depths_of(network, states[:, :-1], network.target.embed(following))
-    for depth, out in enumerate(made):
-        yield network.logits(batch.of_rows(out)), batch.targets(depth + 2)
+    states_by_depth = eagle3_states(network, states[:, :-1], network.target.embed(following))
+    for depth, own_states in enumerate(states_by_depth):
+        yield network.logits(batch.select(own_states)), batch.targets(depth + 2)
 
 
-def depths_of(network: eagle.Eagle3, states: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-    """What leaves the layer at several depths, (batch, rows, hidden size) each.
+def eagle3_states(network: eagle.Eagle3, states: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+    """The layer's output at each depth, (batch, positions, hidden size).
 
-    `states`, (batch, rows, layers x width), are the target's of rows in turn; `embedded`, (batch,
-    rows + depths - 1, hidden size), are the embeddings of the tokens that follow the first row and
-    those after it. At depth d row i has read the tokens that follow rows i to i + d, and its
-    scores are for the token after. It sees what a draft would see: the states of rows up to i, and
-    the head's own of row i at each depth before.
+    At depth d position i has read the tokens that follow positions i to i + d, and predicts the
+    token after them. It attends to what a draft would see: the states of all positions up to i, and
+    the head's own states of position i at each depth before.
+
+    Args:
+        network: The head.
+        states: The target's hidden states, (batch, positions, layers x width).
+        embedded: Embeddings of the token that follows the first position and of those after it,
+            (batch, positions + depths - 1, hidden size).
     """
-    rows, kept, out = states.shape[1], DynamicCache(), network.fuse(states)
-    places = torch.arange(rows, device=states.device)
-    seen = places[:, None] >= places
-    for depth in range(embedded.shape[1] - rows + 1):
-        given = HeadPass(kept, places + depth, lambda layer, mask=seen: mask)  # type: ignore[misc]
-        out = network.next_states(out, embedded[:, depth : depth + rows], given)
-        seen = torch.cat([seen, places[:, None] == places], 1)
-        yield out
+    count = states.shape[1]
+    depths = embedded.shape[1] - count + 1
+    cache = DynamicCache()
+    positions = torch.arange(count, device=states.device)
+    is_visible = positions[:, None] >= positions
+    is_own = positions[:, None] == positions
+
+    output = network.fuse(states)
+    for depth in range(depths):
+        step = HeadPass(cache, positions + depth, lambda layer, mask=is_visible: mask)  # type: ignore[misc]
+        output = network.next_states(output, embedded[:, depth : depth + count], step)
+        yield output
+        is_visible = torch.cat([is_visible, is_own], 1)
 
 
-def _eagle3_config(s: Subject) -> dict[str, Any]:
+def _eagle3_config(subject: Subject) -> dict[str, Any]:
+    vocabulary = subject.model.vocabulary
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
-        **_layer_fields(s),
-        "draft_vocab_size": min(s.plan.vocabulary or s.model.vocabulary, s.model.vocabulary),
-        "eagle_aux_hidden_state_layer_ids": layers_read(s.model.config.num_hidden_layers),
+        **_layer_config(subject),
+        "draft_vocab_size": min(subject.plan.vocabulary or vocabulary, vocabulary),
+        "eagle_aux_hidden_state_layer_ids": layers_read(subject.model.config.num_hidden_layers),
     }
 
 
 # --- DFlash, trained on blocks drawn from the answers (arXiv 2602.06036) ---
 
 
-def _dflash(s: Subject, texts: Sequence[Text]) -> dflash.DFlash:
-    """Its layers begin as the target's own up to the one behind the deepest state it reads."""
-    made = dflash.DFlash(s.target, _dflash_config(s))
-    _begin_with(made.fc, 2)
-    for number, layer in enumerate(made.layers, made.reads[-1] + 1 - len(made.layers)):
-        begin_as(layer, s.model, max(0, number))
-    return made
+def _make_dflash(subject: Subject, samples: Sequence[Sample]) -> dflash.DFlash:
+    """Its layers begin as the target's own that end behind the deepest state it reads."""
+    network = dflash.DFlash(subject.target, _dflash_config(subject))
+    _copy_input_part(network.fc, 2)
+    first = network.reads[-1] + 1 - len(network.layers)
+    for number, layer in enumerate(network.layers, first):
+        copy_layer(layer, subject.model, max(0, number))
+    return network
 
 
-def _dflash_scored(network: dflash.DFlash, states: Tensor, batch: Batch, depths: int) -> Guesses:
+def _predict_dflash(
+    network: dflash.DFlash, states: Tensor, batch: Batch, depths: int
+) -> Predictions:
     generator = torch.Generator().manual_seed(batch.seed)
-    ahead = torch.arange(network.block, device=batch.ids.device)
-    made, wanted = [], []
-    for text, length in enumerate(batch.lengths.tolist()):
-        rows = batch.rows[batch.texts == text]
-        drawn = torch.randint(len(rows), (_BLOCKS,), generator=generator).to(rows.device)
-        anchors = rows[drawn] + 1  # a block begins with the token after the row
-        found = batch.at(torch.tensor(text), anchors[:, None] + ahead)
-        made.append(blocks_of(network, states[text : text + 1, :length], found[:, 0], anchors))
-        wanted.append(found[:, 1:])
-    out, targets = torch.cat(made), torch.cat(wanted)
+    offsets = torch.arange(network.block, device=batch.ids.device)
+    outputs = []
+    targets = []
+    for sample, length in enumerate(batch.lengths.tolist()):
+        positions = batch.positions[batch.samples == sample]
+        drawn = torch.randint(len(positions), (_DFLASH_BLOCKS,), generator=generator)
+        # A block begins with the token after the position.
+        anchors = positions[drawn.to(positions.device)] + 1
+        tokens = batch.tokens_at(torch.tensor(sample), anchors[:, None] + offsets)
+        sample_states = states[sample : sample + 1, :length]
+        outputs.append(dflash_states(network, sample_states, tokens[:, 0], anchors))
+        targets.append(tokens[:, 1:])
+
+    all_outputs = torch.cat(outputs)
+    all_targets = torch.cat(targets)
     for depth in range(depths):
-        yield network.logits(out[:, depth]), targets[:, depth]
+        yield network.logits(all_outputs[:, depth]), all_targets[:, depth]
 
 
-def blocks_of(network: dflash.DFlash, states: Tensor, tokens: Tensor, anchors: Tensor) -> Tensor:
-    """What leaves the network for several blocks of a text, (blocks, block - 1, hidden size).
+def dflash_states(
+    network: dflash.DFlash, states: Tensor, tokens: Tensor, anchors: Tensor
+) -> Tensor:
+    """The network's output for several blocks of a sequence, (blocks, block - 1, hidden size).
 
-    `states`, (1, rows, layers x hidden size), are the target's; `tokens`, int64 (blocks,), are the
-    first of each block, and `anchors` their positions. Behind one the mask of number m guesses the
-    token m positions on. A block sees the text before it.
+    Mask number m of a block predicts the token m positions behind the anchor. A block attends to
+    itself and to the sequence before it.
+
+    Args:
+        network: The head.
+        states: The target's hidden states, (1, length, layers x hidden size).
+        tokens: The first token of each block, int64 (blocks,).
+        anchors: The positions of these tokens, int64 (blocks,).
     """
-    blocks, size, on, rows = len(anchors), network.block, states.device, states.shape[1]
-    kept, text = DynamicCache(), torch.arange(rows, device=on)
-    network.cache_sequence(states, HeadPass(kept, text, lambda layer: text))
-    positions = (anchors[:, None] + torch.arange(size, device=on)).flatten()
-    block = torch.arange(blocks, device=on).repeat_interleave(size)
-    before = text < anchors.repeat_interleave(size)[:, None]
-    mask = torch.cat([before, block == block[:, None]], 1)
-    ids = torch.full((blocks, size), network.mask, device=on)
+    blocks = len(anchors)
+    size = network.block
+    length = states.shape[1]
+    device = states.device
+
+    cache = DynamicCache()
+    sequence = torch.arange(length, device=device)
+    network.cache_sequence(states, HeadPass(cache, sequence, lambda layer: sequence))
+
+    positions = (anchors[:, None] + torch.arange(size, device=device)).flatten()
+    block_numbers = torch.arange(blocks, device=device).repeat_interleave(size)
+    is_before = sequence < anchors.repeat_interleave(size)[:, None]
+    is_same_block = block_numbers == block_numbers[:, None]
+    mask = torch.cat([is_before, is_same_block], 1)
+
+    ids = torch.full((blocks, size), network.mask, device=device)
     ids[:, 0] = tokens
-    out = network.run_blocks(ids.flatten(), HeadPass(kept, positions, lambda layer: mask))
-    return out[0].view(blocks, size, -1)[:, 1:]
+    output = network.run_blocks(ids.flatten(), HeadPass(cache, positions, lambda layer: mask))
+    return output[0].view(blocks, size, -1)[:, 1:]
 
 
-def _dflash_config(s: Subject) -> dict[str, Any]:
-    read = [
-        layer - 1 for layer in layers_read(s.model.config.num_hidden_layers)
-    ]  # what leaves these layers
+def _dflash_config(subject: Subject) -> dict[str, Any]:
+    # EAGLE-3 names the layers that the states enter, DFlash those that they leave.
+    layers = [layer - 1 for layer in layers_read(subject.model.config.num_hidden_layers)]
     return {
         "architectures": ["DFlashDraftModel"],
-        **_layer_fields(s),
-        "num_hidden_layers": _LAYERS,
-        "block_size": s.plan.depth + 1,
-        "dflash_config": {"mask_token_id": unused_token(s.model), "target_layer_ids": read},
+        **_layer_config(subject),
+        "num_hidden_layers": _DFLASH_LAYERS,
+        "block_size": subject.plan.depth + 1,
+        "dflash_config": {
+            "mask_token_id": unused_token(subject.model),
+            "target_layer_ids": layers,
+        },
     }
 
 
@@ -261,101 +332,99 @@ def _dflash_config(s: Subject) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _begin_with(layer: nn.Linear, place: int | None) -> None:
-    """Let a layer hand on one of the vectors side by side that it reads, by number, or none."""
-    for one in layer.parameters():
-        nn.init.zeros_(one)
-    if place is not None:
+def _copy_input_part(layer: nn.Linear, part: int | None) -> None:
+    """Let a layer return one of the vectors that its input joins, by number, or 0 for None."""
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    if part is not None:
         size = layer.weight.shape[0]
-        layer.weight[:, place * size : (place + 1) * size] = torch.eye(size)
+        layer.weight[:, part * size : (part + 1) * size] = torch.eye(size)
 
 
 @torch.no_grad()
-def begin_as(layer: nn.Module, model: TargetModel, number: int) -> None:
-    """Give a layer the weights of the model's own of that number, where they have names and sizes.
+def copy_layer(layer: nn.Module, model: TargetModel, number: int) -> None:
+    """Give a layer the weights of the model's layer `number`, where names and sizes agree.
 
-    What reads an embedding beside a state reads both by the same weights: an embedding is where the
-    states of the model's layers begin.
+    A weight that reads an embedding beside a state gets the model's weight for both halves, since
+    the states of the model's layers begin as an embedding.
     """
     layers = getattr(model.hf.get_decoder(), "layers", None)
-    own = dict(layers[number].named_parameters()) if layers is not None else {}
+    weights = dict(layers[number].named_parameters()) if layers is not None else {}
     for name, weight in layer.named_parameters():
-        given = own.get({"hidden_norm.weight": "input_layernorm.weight"}.get(name, name))
-        if given is None or given.ndim != weight.ndim or given.shape[0] != weight.shape[0]:
+        source_name = "input_layernorm.weight" if name == "hidden_norm.weight" else name
+        source = weights.get(source_name)
+        if source is None or source.ndim != weight.ndim or source.shape[0] != weight.shape[0]:
             continue
-        times, left = divmod(weight.shape[-1], given.shape[-1])
-        if not left:
-            weight.copy_(given if given.ndim == 1 else given.repeat(1, times))
+        repeats, remainder = divmod(weight.shape[-1], source.shape[-1])
+        if remainder == 0:
+            weight.copy_(source if source.ndim == 1 else source.repeat(1, repeats))
 
 
-def frequent(texts: Sequence[Text], count: int, vocabulary: int) -> Tensor:
-    """The `count` tokens that are most frequent in the answers, ascending, int64 (count,).
+def most_frequent_tokens(samples: Sequence[Sample], count: int, vocabulary: int) -> Tensor:
+    """The `count` most frequent tokens of the answers, ascending, int64 (count,).
 
-    Where the answers have fewer, the first others of the vocabulary follow.
+    If the answers have fewer tokens, the first others of the vocabulary follow.
     """
-    found = Counter(token for text in texts for token in text.answer)
-    order = sorted(found, key=lambda token: (-found[token], token))
-    return torch.tensor(sorted([*dict.fromkeys([*order, *range(vocabulary)])][:count]))
+    frequencies = Counter(token for sample in samples for token in sample.answer)
+    by_frequency = sorted(frequencies, key=lambda token: (-frequencies[token], token))
+    unique_tokens = list(dict.fromkeys([*by_frequency, *range(vocabulary)]))
+    return torch.tensor(sorted(unique_tokens[:count]))
 
 
 def layers_read(layers: int) -> list[int]:
-    """Which states EAGLE-3 and DFlash read of a target of so many layers, by what enters them.
+    """The layers whose inputs EAGLE-3 and DFlash read, for a target of so many layers.
 
-    Those of EAGLE-3's authors; of a target with few layers those farther up, which know more.
+    For large targets these are the layers of EAGLE-3's authors; in small ones deeper layers are
+    read, since they know more.
 
     >>> layers_read(32), layers_read(5)
     ([2, 16, 29], [1, 3, 4])
     """
-    return [2, layers // 2, layers - 3] if layers >= _SMALL else [1, layers // 2 + 1, layers - 1]
+    if layers >= _SMALL_TARGET_LAYERS:
+        return [2, layers // 2, layers - 3]
+    return [1, layers // 2 + 1, layers - 1]
 
 
-def _layer_fields(s: Subject) -> dict[str, Any]:
+def _layer_config(subject: Subject) -> dict[str, Any]:
     """The fields of config.json for layers of the target's own sizes."""
-    own, size = s.model.config, int(s.model.config.hidden_size)
-    known = {name: getattr(own, name, None) for name in _OF_LAYERS}
+    model = subject.model
+    values = {name: getattr(model.config, name, None) for name in _LAYER_FIELDS}
+    default_width = values["intermediate_size"] or 4 * int(model.config.hidden_size)
     return {
         "model_type": "llama",
         "hidden_act": "silu",
-        **{name: value for name, value in known.items() if value is not None},
-        "intermediate_size": s.plan.inner or known["intermediate_size"] or 4 * size,
-        "max_position_embeddings": s.model.context,
-        "vocab_size": s.model.vocabulary,
+        **{name: value for name, value in values.items() if value is not None},
+        "intermediate_size": subject.plan.inner or default_width,
+        "max_position_embeddings": model.context,
+        "vocab_size": model.vocabulary,
         "num_hidden_layers": 1,
     }
 
 
 def unused_token(model: TargetModel) -> int:
-    """A token that is in no text and for a mask: padding, one without a text, a special one.
+    """A token that stands in no text, to use as a mask.
 
-    Raises UsageError where there is none.
+    It is the padding token, else a token without a text, else a special one. Raises UsageError if
+    there is none.
     """
     backend: Any = model.tokenizer.backend
-    known = len(backend) if hasattr(backend, "__len__") else model.vocabulary
+    token_count = len(backend) if hasattr(backend, "__len__") else model.vocabulary
+    without_text = range(token_count, model.vocabulary)
     special = getattr(backend, "all_special_ids", ())
     used = {*model.end_ids, model.config.bos_token_id}
-    for token in (model.config.pad_token_id, *range(known, model.vocabulary), *special):
+    for token in (model.config.pad_token_id, *without_text, *special):
         if token is not None and 0 <= token < model.vocabulary and token not in used:
             return int(token)
-    what = f"{model.name} has no token left that can stand for a mask"
-    raise UsageError(what, hint="Choose another kind of head: medusa, hydra or eagle3.")
+    raise UsageError(
+        f"{model.name} has no token left that can stand for a mask",
+        hint="Choose another kind of head: medusa, hydra or eagle3.",
+    )
 
 
 RECIPES = {
-    "medusa": Recipe(
-        _medusa,
-        _medusa_scored,
-        lambda s: {"medusa_num_heads": s.plan.depth, "medusa_num_layers": 1},
-    ),
-    "hydra": Recipe(
-        _hydra,
-        _hydra_scored,
-        lambda s: {
-            "hydra_head_arch": "mlp",
-            "hydra_num_heads": s.plan.depth,
-            "grounded_heads": True,
-        },
-    ),
-    "eagle3": Recipe(_eagle3, _eagle3_scored, _eagle3_config, rate=5e-4),  # guess
-    # Guesses; published blocks guess 15.
-    "dflash": Recipe(_dflash, _dflash_scored, _dflash_config, rate=5e-4, depth=7),
+    "medusa": Recipe(_make_medusa, _predict_medusa, _medusa_config),
+    "hydra": Recipe(_make_hydra, _predict_hydra, _hydra_config),
+    "eagle3": Recipe(_make_eagle3, _predict_eagle3, _eagle3_config, rate=5e-4),  # guess
+    # Both are guesses; published blocks guess 15 tokens.
+    "dflash": Recipe(_make_dflash, _predict_dflash, _dflash_config, rate=5e-4, depth=7),
 }
