@@ -1,9 +1,11 @@
-"""Thoughts are split from answers in every format, drafted like answers, and shown nowhere else."""
+"""Reasoning is separated from the answer in every format, drafted too, and shown only on demand."""
 
 import json
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +35,14 @@ from tests.support.warm import Warm
 
 SENTENCE = "The ferry leaves the harbour at nine."
 PRESET = Preset("message", Path(), "{documents}")
-THOUGHTS = f"{SENTENCE} So it is nine."
+REASONING = f"{SENTENCE} So it is nine."
 
 
-# --- the stream, against a search of the whole text ---
+# --- the stream, compared with a search of the complete text ---
 
 
-class Pieces:
-    """A tokenizer whose tokens are texts; those of control tokens decode to nothing."""
+class FixedTokens:
+    """A tokenizer whose token i decodes to the i-th text; control tokens decode to nothing."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
@@ -51,97 +53,143 @@ class Pieces:
     decode_complete = decode
 
 
-def split(
-    texts: Sequence[str], thinking: Thinking, most: int = 10**6, stop: Sequence[str] = ()
-) -> tuple[str, str]:
-    """The thought and the answer of tokens with these texts, as a stream shows them."""
-    stream = TextStream(Detokenizer(Pieces(texts)), stop, thinking, most)  # type: ignore[arg-type]
+def stream_of(
+    texts: Sequence[str], thinking: Thinking, max_reasoning: int, stop: Sequence[str] = ()
+) -> TextStream:
+    detokenizer = Detokenizer(FixedTokens(texts))  # type: ignore[arg-type]
+    return TextStream(detokenizer, stop, thinking, max_reasoning)
+
+
+def thinking_with(
+    part: Part,
+    *,
+    tokens: Mapping[int, Part] | None = None,
+    texts: Mapping[str, Part] | None = None,
+) -> Thinking:
+    """Marks after a prompt that ends in `part`; what closes reasoning plays no role."""
+    return Thinking(tokens or {}, texts or {}, (0,), part, settled=False, max_tokens=9)
+
+
+def split(texts: Sequence[str], thinking: Thinking, stop: Sequence[str] = ()) -> tuple[str, str]:
+    """Push tokens with these texts through a stream; return reasoning and answer."""
+    stream = stream_of(texts, thinking, 10**6, stop)
     tokens = []
     for i in range(len(texts)):
-        thought, text = stream.push(i)
-        tokens.append(Token(i, text, thought=thought))
+        reasoning, answer = stream.push(i)
+        tokens.append(Token(i, answer, thought=reasoning))
         if stream.stopped:
             break
-    thought, text = stream.flush()
-    both = sum(bool(token.text) for token in tokens if token.thought is not None)
-    assert stream.reasoning_tokens == sum(token.thought is not None for token in tokens) - both
+    last_reasoning, last_answer = stream.flush()
+
+    reasoning_tokens = [token for token in tokens if token.thought is not None]
+    with_answer = [token for token in reasoning_tokens if token.text]
+    assert stream.reasoning_tokens == len(reasoning_tokens) - len(with_answer)
     assert stream.reasoning_tokens + stream.answer_tokens == len(tokens)
-    thoughts = "".join(token.thought or "" for token in tokens) + (thought or "")
-    return thoughts.strip(), "".join(token.text for token in tokens) + text
+
+    reasoning = "".join(token.thought or "" for token in tokens) + (last_reasoning or "")
+    answer = "".join(token.text for token in tokens) + last_answer
+    return reasoning.strip(), answer
 
 
-def cut(text: str, places: Sequence[int], whole: Sequence[str] = ()) -> list[str]:
-    """Text in pieces that end at places, and at both ends of the marks that are `whole`."""
-    ends = {p % (len(text) + 1) for p in places} | {len(text)}
-    for mark in whole:
-        inner = [range(m.start() + 1, m.end()) for m in re.finditer(re.escape(mark), text)]
-        ends -= {p for span in inner for p in span}
-        ends |= {p for m in re.finditer(re.escape(mark), text) for p in m.span()}
-    borders = sorted(ends | {0})
-    return [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+def cut(text: str, positions: Sequence[int], marks: Sequence[str] = ()) -> list[str]:
+    """Cut a text at positions and at both ends of each mark, but never inside a mark."""
+    ends = {position % (len(text) + 1) for position in positions}
+    for mark in marks:
+        for match in re.finditer(re.escape(mark), text):
+            ends -= set(range(match.start() + 1, match.end()))
+            ends |= {match.start(), match.end()}
+
+    borders = sorted(ends | {0, len(text)})
+    return [text[start:end] for start, end in pairwise(borders)]
 
 
-WORDS = st.text("a< \n/think>", max_size=12).filter(lambda t: "think>" not in t)
+def mark_tokens(
+    texts: Sequence[str], marks: Mapping[str, Part]
+) -> tuple[dict[int, Part], list[str]]:
+    """Make each mark a control token: its part by token id, and texts in which marks are empty."""
+    tokens = {i: marks[text] for i, text in enumerate(texts) if text in marks}
+    return tokens, ["" if text in marks else text for text in texts]
+
+
+WORDS = st.text("a< \n/think>", max_size=12).filter(lambda text: "think>" not in text)
 BORDERS = st.lists(st.integers(0, 200), max_size=40)
-STARTS = st.sampled_from(["model", "prompt", "none"])
+# Who writes the mark that opens the reasoning; "none": there is no reasoning.
+OPENED_BY = st.sampled_from(["model", "prompt", "none"])
+THINK_TAGS = {"<think>": Part.REASONING, "</think>": Part.ANSWER}
 
 
-@given(WORDS, WORDS, STARTS, BORDERS, st.booleans(), st.sampled_from(["", "a<", " \n"]))
+@given(WORDS, WORDS, OPENED_BY, BORDERS, st.booleans(), st.sampled_from(["", "a<", " \n"]))
 def test_tags_split_a_stream_as_a_search_of_the_complete_text(
-    thought: str, answer: str, start: str, borders: list[int], are_tokens: bool, stop: str
+    reasoning: str, answer: str, opened_by: str, borders: list[int], are_tokens: bool, stop: str
 ) -> None:
-    def kept(text: str) -> str:
+    opening = "\n<think>" if opened_by == "model" else ""
+    text = answer if opened_by == "none" else f"{opening}{reasoning}</think>{answer}"
+    part = Part.REASONING if opened_by == "prompt" else Part.ANSWER
+    if are_tokens:
+        tokens, texts = mark_tokens(cut(text, borders, list(THINK_TAGS)), THINK_TAGS)
+        thinking = thinking_with(part, tokens=tokens)
+    else:
+        texts = cut(text, borders)
+        thinking = thinking_with(part, texts=THINK_TAGS)
+
+    shown = split(texts, thinking, stop=[stop])
+
+    def until_stop(text: str) -> str:
         return text.partition(stop)[0] if stop else text
 
-    begins = {"model": "\n<think>", "prompt": "", "none": ""}[start]
-    text = answer if start == "none" else f"{begins}{thought}</think>{answer}"
-    found = re.fullmatch(r"\s*(?:<think>)?(.*?)</think>(.*)", text, re.DOTALL)
-    marks = {"<think>": Part.REASONING, "</think>": Part.ANSWER}
-    texts = cut(text, borders, list(marks) if are_tokens else [])
-    ids = {i: marks[t] for i, t in enumerate(texts) if t in marks} if are_tokens else {}
-    part = Part.REASONING if start == "prompt" else Part.ANSWER
-    thinking = Thinking(ids, {} if are_tokens else marks, (0,), part, False, 9)
-    shown = split(["" if i in ids else t for i, t in enumerate(texts)], thinking, stop=[stop])
-    if found is None:
-        assert shown == ("", kept(answer) if kept(answer).strip() else "")
+    match = re.fullmatch(r"\s*(?:<think>)?(.*?)</think>(.*)", text, re.DOTALL)
+    if match:
+        assert shown == (match[1].strip(), until_stop(match[2].lstrip()))
+    elif until_stop(answer).strip():
+        assert shown == ("", until_stop(answer))
     else:
-        assert shown == (found[1].strip(), kept(found[2].lstrip()))
+        assert shown == ("", "")
 
 
-CHANNELS = st.lists(
+MESSAGES = st.lists(
     st.tuples(st.sampled_from(["analysis", "commentary", "final"]), st.text("ab \n", max_size=8)),
     min_size=1,
     max_size=4,
 )
 
 
-@given(CHANNELS, BORDERS)
+@given(MESSAGES, BORDERS)
 def test_channels_split_a_stream_as_a_search_of_the_complete_text(
     messages: list[tuple[str, str]], borders: list[int]
 ) -> None:
-    marks = dict(FORMATS[0].marks)
-    parts = [f"<|channel|>{channel}<|message|>{said}" for channel, said in messages]
-    text = "<|end|><|start|>assistant".join(parts)
-    texts = cut(text, borders, list(marks))
-    ids = {i: marks[t] for i, t in enumerate(texts) if t in marks}
-    thinking = Thinking(ids, {}, (0,), Part.HEADER, False, 9)
-    thought, answer = split(["" if i in ids else t for i, t in enumerate(texts)], thinking)
-    found = re.findall(r"<\|channel\|>(\w+)<\|message\|>([^<]*)", text)
-    assert thought.split() == [w for c, said in found if c != "final" for w in said.split()]
-    assert answer.split() == "".join(said for c, said in found if c == "final").split()
+    harmony_marks = FORMATS[0].marks
+    text = "<|end|><|start|>assistant".join(
+        f"<|channel|>{channel}<|message|>{message}" for channel, message in messages
+    )
+    tokens, texts = mark_tokens(cut(text, borders, list(harmony_marks)), harmony_marks)
+
+    reasoning, answer = split(texts, thinking_with(Part.HEADER, tokens=tokens))
+
+    matches = re.findall(r"<\|channel\|>(\w+)<\|message\|>([^<]*)", text)
+    thoughts = [message for channel, message in matches if channel != "final"]
+    answers = [message for channel, message in matches if channel == "final"]
+    assert reasoning.split() == " ".join(thoughts).split()
+    assert answer.split() == "".join(answers).split()
 
 
 def test_reasoning_may_quote_a_mark() -> None:
-    thinking = Thinking({0: Part.ANSWER}, {}, (0,), Part.REASONING, False, 9)
     texts = ["", "the tag ", "</think>", " ends it"]
-    stream = TextStream(Detokenizer(Pieces(texts)), (), thinking, 9)  # type: ignore[arg-type]
-    found = [stream.push(i)[0] for i in (1, 2, 3, 0)]
-    assert found == ["the tag", " </think>", " ends it", "\n\n"]
+    closed_by_first_token = thinking_with(Part.REASONING, tokens={0: Part.ANSWER})
+    stream = stream_of(texts, closed_by_first_token, max_reasoning=9)
+
+    reasoning = [stream.push(token)[0] for token in (1, 2, 3, 0)]
+
+    assert reasoning == ["the tag", " </think>", " ends it", "\n\n"]
 
 
 def test_a_model_that_breaks_its_format_still_answers() -> None:
-    thinking = Thinking({9: Part.HEADER}, {}, (9,), Part.HEADER, False, 9)
+    thinking = thinking_with(Part.HEADER, tokens={9: Part.HEADER})
     assert split(["Nine", " o'clock"], thinking) == ("", "Nine o'clock")
+
+
+def test_an_answer_without_tags_is_shown_at_once() -> None:
+    stream = stream_of(["Nine"], thinking_with(Part.ANSWER, texts=THINK_TAGS), max_reasoning=9)
+    assert stream.push(0) == (None, "Nine")
 
 
 # --- the formats of templates ---
@@ -158,13 +206,17 @@ def test_a_model_that_breaks_its_format_still_answers() -> None:
 )
 def test_the_template_names_the_format(kind: str, part: str, closing: str) -> None:
     backend = tokenizer(TEMPLATES[kind])
-    found = thinking_of(Settings.of(max_thinking=7), Tokenizer(backend))
-    assert found is not None
-    assert (found.part, found.settled, found.max_tokens) == (part, False, 7)
-    assert backend.decode(found.closing) == closing
-    assert found.extra_tokens == 7 + 2 * len(found.closing)
-    names = [] if kind == "granite" else backend.convert_ids_to_tokens(sorted(found.tokens))
-    assert {*names, *found.texts} <= {mark for one in FORMATS for mark in one.marks}
+    thinking = thinking_of(Settings.of(max_thinking=7), Tokenizer(backend))
+    assert thinking is not None
+    assert thinking.part == part
+    assert not thinking.settled
+    assert thinking.max_tokens == 7
+    assert backend.decode(thinking.closing) == closing
+    assert thinking.extra_tokens == 7 + 2 * len(thinking.closing)
+
+    token_marks = backend.convert_ids_to_tokens(sorted(thinking.tokens))
+    known_marks = {mark for format_ in FORMATS for mark in format_.marks}
+    assert {*token_marks, *thinking.texts} <= known_marks
 
 
 def test_models_without_reasoning_are_unchanged() -> None:
@@ -173,8 +225,11 @@ def test_models_without_reasoning_are_unchanged() -> None:
     assert thinking_of(Settings(), Tokenizer(FakeBackend())) is None
 
 
-OPENED, EMPTY = "<think>\n", "<think>\n\n</think>\n\n"
-SILENT = "<|end|><|start|>assistant<|channel|>final<|message|>"
+OPENED = "<think>\n"
+EMPTY = "<think>\n\n</think>\n\n"
+FINAL_CHANNEL = "<|end|><|start|>assistant<|channel|>final<|message|>"
+# The variable of a template that switches reasoning on and off, where there is one.
+SWITCHES = {"qwen": "enable_thinking", "v3.1": "thinking", "granite": "thinking"}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +246,7 @@ SILENT = "<|end|><|start|>assistant<|channel|>final<|message|>"
         ("old r1", "off", f"<|im_end|>{EMPTY}", Part.ANSWER),
         ("harmony", "auto", "<|start|>assistant", Part.HEADER),
         ("harmony", "on", "assistant<|channel|>analysis<|message|>", Part.REASONING),
-        ("harmony", "off", f"assistant<|channel|>analysis<|message|>{SILENT}", Part.ANSWER),
+        ("harmony", "off", f"assistant<|channel|>analysis<|message|>{FINAL_CHANNEL}", Part.ANSWER),
         ("granite", "on", "'Here is my response:'.\nassistant: ", Part.ANSWER),
         ("granite", "off", "user: 1\nassistant: ", Part.ANSWER),
     ],
@@ -203,115 +258,135 @@ def test_reasoning_is_switched_by_the_template_or_by_marks_after_it(
     settings = Settings.of(think=think)
     chat = switched(Tokenizer(backend), Chat.of(settings))
     rendered = render(backend, [("user", "1")], chat)
+    thinking = thinking_of(settings, Tokenizer(backend))
     assert rendered.text.endswith(end)
-    found = thinking_of(settings, Tokenizer(backend))
-    assert found is not None
-    assert found.part == part
-    assert found.settled == (think == "off")
-    # The template alone is the reference where it has a switch.
-    switch = {"qwen": "enable_thinking", "v3.1": "thinking", "granite": "thinking"}.get(kind)
-    if switch and think != "auto":
-        turns = [{"role": "user", "content": "1"}]
+    assert thinking is not None
+    assert thinking.part == part
+    assert thinking.settled == (think == "off")
+
+    # Where the template has a switch, the template alone is the reference.
+    if kind in SWITCHES and think != "auto":
+        messages = [{"role": "user", "content": "1"}]
+        variables = {SWITCHES[kind]: think == "on"}
         assert rendered.text == backend.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=True, **{switch: think == "on"}
+            messages, tokenize=False, add_generation_prompt=True, **variables
         )
 
 
 def test_marks_of_reasoning_are_control_tokens() -> None:
     tokens = Tokenizer(tokenizer(TEMPLATES["old r1"]))
-    task = Task(PRESET, [Document("a", "<think>")], "", tokens, 500, 9, chat=Chat(think="off"))
-    ids = task.build(task.documents).ids
-    names = [tokens.control.texts.get(i) for i in ids]
-    assert [n for n in names if n and "think" in n] == ["<think>", "</think>"]
+    document = Document("a", "<think>")  # which stays text
+    task = Task(PRESET, [document], "", tokens, 500, 9, chat=Chat(think="off"))
+
+    control_texts = [tokens.control.texts.get(i, "") for i in task.build(task.documents).ids]
+
+    assert [text for text in control_texts if "think" in text] == ["<think>", "</think>"]
 
 
-def test_think_without_reasoning_is_an_error(folder: Path, tmp_path: Path) -> None:
-    found = [
-        ngt("ask", "When?", "-d", str(folder / "a.txt"), "--think", "off"),
-        ngt(*asked(folder, "qwen"), "--think", "on", "--set", "template_arg=enable_thinking=false"),
-    ]
-    assert [done.returncode for done in found] == [2, 2]
-    assert [done.stderr.decode() for done in found] == [
+def test_think_is_refused_where_the_template_does_not_support_it(folder: Path) -> None:
+    done = ngt("ask", "When?", "-d", str(folder / "a.txt"), "--think", "off")
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
         "ngt: --think off: the model's chat template does not support reasoning\n"
-        "Leave --think out.\n",
+        "Leave --think out.\n"
+    )
+
+
+def test_think_and_the_variable_of_the_template_are_mutually_exclusive(folder: Path) -> None:
+    variable = ("--set", "template_arg=enable_thinking=false")
+    done = ngt(*question(folder, "qwen"), "--think", "on", *variable)
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
         "ngt: --think and --set template_arg=enable_thinking are mutually exclusive\n"
-        "Give one of them.\n",
-    ]
+        "Give one of them.\n"
+    )
+
+
+def test_think_off_in_a_configuration_file_means_off(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "ngt.yaml").write_text("think: off\n")  # which YAML reads as false
-    done = ngt(*asked(folder, "qwen"), "--dry-run", cwd=tmp_path)
+    done = ngt(*question(folder, "qwen"), "--dry-run", cwd=tmp_path)
     assert done.stdout.decode().endswith(f"{EMPTY.rstrip()}\n\n\n"), done
 
 
-# --- tokens, against `transformers` ---
+# --- tokens, compared with `generate` of `transformers` ---
 
-# Of a random model: some of its tokens end and begin thoughts.
-RANDOM = Thinking(
-    {40: Part.REASONING, 41: Part.ANSWER, 42: Part.ANSWER},
-    {},
-    (50, 41, 51),
-    Part.REASONING,
-    False,
-    12,
+# Marks among the tokens of a random model, so that it opens and closes reasoning by chance.
+RANDOM_MARKS = Thinking(
+    tokens={40: Part.REASONING, 41: Part.ANSWER, 42: Part.ANSWER},
+    texts={},
+    closing=(50, 41, 51),
+    part=Part.REASONING,
+    settled=False,
+    max_tokens=12,
 )
 
 
-class Closing(LogitsProcessor):
-    """Closes a thought of `most` tokens, said over all tokens so far."""
+class CloseReasoning(LogitsProcessor):
+    """Force the closing tokens once reasoning has reached its limit."""
 
-    def __init__(self, prompt: int, most: int) -> None:
-        self.prompt, self.most = prompt, most
+    def __init__(self, prompt_tokens: int, max_reasoning: int) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.max_reasoning = max_reasoning
 
-    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        wanted = forced(ids[0, self.prompt :].tolist(), self.most)
-        if wanted is not None:
-            scores = torch.full_like(scores, -torch.inf)
-            scores[0, wanted] = 0.0
-        return scores
+    def __call__(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        output = ids[0, self.prompt_tokens :].tolist()
+        forced = forced_token(output, self.max_reasoning)
+        if forced is None:
+            return logits
+        logits = torch.full_like(logits, -torch.inf)
+        logits[0, forced] = 0.0
+        return logits
 
 
-def forced(output: Sequence[int], most: int) -> int | None:
-    """The token that must follow, or None; counted anew from the first token on."""
-    part, thought, closed, begun = Part.REASONING, 0, 0, False
+def forced_token(output: Sequence[int], max_reasoning: int) -> int | None:
+    """The closing token that must come next, or None, counted from the first token on."""
+    part = Part.REASONING
+    reasoning_tokens = 0
+    closing_tokens = 0  # how many of the closing tokens have been written
+    answer_begun = False
     for token in output:
-        if closed or (part == Part.REASONING and thought >= most):
-            closed += 1
-        is_mark = token in RANDOM.tokens and not begun
-        part = RANDOM.tokens[token] if is_mark else part
-        thought += part == Part.REASONING or is_mark or bool(closed)
-        begun |= part == Part.ANSWER and not is_mark
-        if closed == len(RANDOM.closing):
-            closed, part = 0, Part.ANSWER
-    if closed or (part == Part.REASONING and thought >= most):
-        return RANDOM.closing[closed]
+        if closing_tokens or (part == Part.REASONING and reasoning_tokens >= max_reasoning):
+            closing_tokens += 1
+        is_mark = token in RANDOM_MARKS.tokens and not answer_begun
+        if is_mark:
+            part = RANDOM_MARKS.tokens[token]
+        if part == Part.REASONING or is_mark or closing_tokens:
+            reasoning_tokens += 1
+        if part == Part.ANSWER and not is_mark:
+            answer_begun = True
+        if closing_tokens == len(RANDOM_MARKS.closing):
+            closing_tokens = 0
+            part = Part.ANSWER
+
+    if closing_tokens or (part == Part.REASONING and reasoning_tokens >= max_reasoning):
+        return RANDOM_MARKS.closing[closing_tokens]
     return None
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("most", [0, 1, 5, 12])
-def test_reasoning_is_closed_at_the_token_of_generate(most: int) -> None:
+@pytest.mark.parametrize("max_reasoning", [0, 1, 5, 12])
+def test_reasoning_is_closed_at_the_token_of_generate(max_reasoning: int) -> None:
     model = make_target("llama")
-    limits = Limits(20, 24, thinking=Thinking(**{**as_dict(RANDOM), "max_tokens": most}))
+    limits = Limits(20, 24, thinking=replace(RANDOM_MARKS, max_tokens=max_reasoning))
     for prompt in prompts(examples(6), seed=1):
         ids = torch.tensor([prompt])
         with torch.no_grad():
-            out = model.hf.generate(
+            generated = model.hf.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
                 max_new_tokens=60,
                 pad_token_id=0,
-                logits_processor=[Closing(len(prompt), most)],
-            )[0, len(prompt) :].tolist()
+                logits_processor=[CloseReasoning(len(prompt), max_reasoning)],
+            )
+        expected = generated[0, len(prompt) :].tolist()
+
         for method in ("none", "trie", "prompt-lookup", "auto", "recycling"):
             run = Run(model, drafter(method), context(prompt), GREEDY, limits).finish()
-            assert run.output == out[: len(run.output)]
+            assert run.output == expected[: len(run.output)]
             assert run.finish_reason in ("stop", "length")
-            answered = run.statistics.new_tokens - (run.statistics.thought_tokens or 0)
-            assert (answered == 20) == (run.finish_reason == "length") or END in run.output
-
-
-def as_dict(thinking: Thinking) -> dict[str, Any]:
-    return {name: getattr(thinking, name) for name in Thinking.__slots__}
+            if END not in run.output:
+                assert (answer_tokens(run) == 20) == (run.finish_reason == "length")
 
 
 def drafter(method: str) -> Any:
@@ -319,233 +394,278 @@ def drafter(method: str) -> Any:
 
 
 def context(prompt: Sequence[int]) -> Context:
-    return Context(list(prompt), outside=((*prompt, *RANDOM.closing),), vocabulary=97)
+    return Context(list(prompt), outside=((*prompt, *RANDOM_MARKS.closing),), vocabulary=97)
+
+
+def answer_tokens(run: Run) -> int:
+    return run.statistics.new_tokens - (run.statistics.thought_tokens or 0)
 
 
 @pytest.mark.search
 @pytest.mark.parametrize("sampling", [GREEDY, Settings.of(temperature=0.9, seed=3)])
 def test_batched_reasoning_equals_single_reasoning(sampling: Settings) -> None:
-    model, texts = make_target("qwen3"), prompts(6, seed=5)
-    limits = Limits(18, 8, thinking=RANDOM)
-    alone = [Run(model, drafter("none"), context(t), sampling, limits).finish() for t in texts]
+    model = make_target("qwen3")
+    sequences = prompts(6, seed=5)
+    limits = Limits(18, 8, thinking=RANDOM_MARKS)
+    single = [
+        Run(model, drafter("none"), context(sequence), sampling, limits).finish()
+        for sequence in sequences
+    ]
+
     for drafts in (separate_drafts("trie"), separate_drafts("prompt-lookup"), auto_drafts()):
-        found = decode_batch(model, texts, drafts, 3, sampling, lambda i: limits)
-        assert [m.token_ids for m in found] == [run.output for run in alone]
-        assert [m.finish_reason for m in found] == [run.finish_reason for run in alone]
-    assert {RANDOM.closing[0]} <= {token for run in alone for token in run.output}
+        batched = decode_batch(model, sequences, drafts, 3, sampling, lambda i: limits)
+        assert [answer.token_ids for answer in batched] == [run.output for run in single]
+        assert [answer.finish_reason for answer in batched] == [run.finish_reason for run in single]
+
+    # Without a sequence whose reasoning was closed, the test would prove little.
+    assert any(RANDOM_MARKS.closing[0] in run.output for run in single)
 
 
 def test_a_full_context_leaves_room_for_an_answer() -> None:
     model = make_target("llama")
-    prompt = [*range(10, 60)] * 2  # of 160 places
-    limits = Limits(40, 8, thinking=Thinking(**{**as_dict(RANDOM), "max_tokens": 10**6}))
+    prompt = [*range(10, 60)] * 2  # 100 of the 160 tokens of the context
+    limits = Limits(40, 8, thinking=replace(RANDOM_MARKS, max_tokens=10**6))
     run = Run(model, drafter("trie"), context(prompt), GREEDY, limits).finish()
-    answered = run.statistics.new_tokens - (run.statistics.thought_tokens or 0)
-    assert answered >= 30 or run.finish_reason == "stop"
+    assert answer_tokens(run) >= 30 or run.finish_reason == "stop"
 
 
 # --- the commands ---
 
-SAYS = {
-    "qwen": f"<think>\n{THOUGHTS}\n</think>\n\n{SENTENCE}",
-    "deepseek": f"{THOUGHTS}\n</think>\n\n{SENTENCE}",
-    "harmony": f"<|channel|>analysis<|message|>{THOUGHTS}<|end|><|start|>assistant<|channel|>final"
+OUTPUTS = {
+    "qwen": f"<think>\n{REASONING}\n</think>\n\n{SENTENCE}",
+    "deepseek": f"{REASONING}\n</think>\n\n{SENTENCE}",
+    "harmony": f"<|channel|>analysis<|message|>{REASONING}<|end|><|start|>assistant<|channel|>final"
     f"<|message|>{SENTENCE}",
 }
 QUOTES = "The tag <think> opens a thought, and </think> ends it. <think> again: nothing is lost."
+ENDLESS = "So it is nine, or it is not. " * 40
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models of each kind by name, and a document; they answer what `asked` asks."""
-    made = tmp_path_factory.mktemp("thinking")
-    (made / "a.txt").write_text(f"{SENTENCE} The harbour is small.")
-    for kind, says in SAYS.items():
-        write_model(made / kind, kind, says, *asked(made))
-    write_model(made / "quotes", "qwen", QUOTES, *asked(made))
-    write_model(made / "both", "qwen", f"{SAYS['qwen']} {QUOTES}", *asked(made))
-    endless = "So it is nine, or it is not. " * 40
-    write_model(made / "endless", "qwen", f"<think>\n{endless}", *asked(made))
-    channels = f"<|channel|>analysis<|message|>{endless}"
-    write_model(made / "on channels", "harmony", channels, *asked(made))
-    return made
+    """A folder of models by name, which answer `question`, and of the document it is about."""
+    folder = tmp_path_factory.mktemp("thinking")
+    (folder / "a.txt").write_text(f"{SENTENCE} The harbour is small.")
+    outputs = [(kind, kind, output) for kind, output in OUTPUTS.items()]
+    outputs += [
+        ("quotes", "qwen", QUOTES),
+        ("both", "qwen", f"{OUTPUTS['qwen']} {QUOTES}"),
+        ("endless", "qwen", f"<think>\n{ENDLESS}"),
+        ("on channels", "harmony", f"<|channel|>analysis<|message|>{ENDLESS}"),
+    ]
+    for name, kind, output in outputs:
+        write_model(folder / name, kind, output, *question(folder))
+    return folder
 
 
 @pytest.fixture(autouse=True)
-def unmeasured(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each of these models costs would be measured, and a background be made."""
+def skip_measurements(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not measure costs or make background counts for each of these models."""
     monkeypatch.setenv("NGT_CALIBRATE", "no")
     monkeypatch.setenv("NGT_BACKGROUND", "none")
 
 
-def asked(folder: Path, kind: str = "") -> tuple[str, ...]:
-    model = ("-m", str(folder / kind)) if kind else ()
-    return "ask", "When?", "-d", str(folder / "a.txt"), *model
+def question(folder: Path, model: str = "") -> tuple[str, ...]:
+    """The words of `ngt ask`, to which the models of `folder` have been made to answer."""
+    command = ("ask", "When?", "-d", str(folder / "a.txt"))
+    return (*command, "-m", str(folder / model)) if model else command
 
 
-@pytest.mark.parametrize("kind", SAYS)
-def test_a_pipe_gets_the_answer_and_json_the_reasoning(folder: Path, kind: str) -> None:
-    done = ngt(*asked(folder, kind))
-    assert (done.returncode, done.stdout.decode()) == (0, f"{SENTENCE}\n"), done.stderr
-    shown = ngt(*asked(folder, kind), "--show-thinking")
-    assert shown.stdout.decode() == f"{THOUGHTS}\n\n{SENTENCE}\n"
-    done = ngt(*asked(folder, kind), "--json-tokens")
-    found = json.loads(done.stdout)
-    assert (found["text"], found["thought"]) == (SENTENCE, THOUGHTS)
-    counts, tokens = found["statistics"], found["tokens"]
-    assert counts["new_tokens"] == len(tokens)
-    assert counts["thought_tokens"] == sum("thought" in token for token in tokens)
-    assert any(token["origin"] != "model" for token in tokens if "thought" in token)
-    spans = found["sources"]["spans"]
-    assert [(s["start"], s["end"]) for s in spans] == [(0, len(SENTENCE))]
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_a_pipe_gets_the_answer_alone(folder: Path, kind: str) -> None:
+    done = ngt(*question(folder, kind))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode() == f"{SENTENCE}\n"
+
+    done = ngt(*question(folder, kind), "--show-thinking")
+    assert done.stdout.decode() == f"{REASONING}\n\n{SENTENCE}\n"
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_json_separates_reasoning_and_answer(folder: Path, kind: str) -> None:
+    body = json.loads(ngt(*question(folder, kind), "--json-tokens").stdout)
+
+    assert body["text"] == SENTENCE
+    assert body["thought"] == REASONING
+    assert [(span["start"], span["end"]) for span in body["sources"]["spans"]] == [
+        (0, len(SENTENCE))
+    ]
+
+    reasoning_tokens = [token for token in body["tokens"] if "thought" in token]
+    assert body["statistics"]["new_tokens"] == len(body["tokens"])
+    assert body["statistics"]["thought_tokens"] == len(reasoning_tokens)
+    assert any(token["origin"] != "model" for token in reasoning_tokens)
 
 
 @pytest.mark.parametrize(("kind", "environ"), [("qwen", {}), ("harmony", {"NO_COLOR": "1"})])
 def test_a_terminal_counts_reasoning_tokens_before_the_answer(
     folder: Path, kind: str, environ: dict[str, str]
 ) -> None:
-    screen, code = in_terminal(*asked(folder, kind), columns=60, **environ)
-    lines = [line for line in re.split(r"\r\x1b\[K|\r\n", screen) if line.startswith("Thinking")]
+    screen, code = in_terminal(*question(folder, kind), columns=60, **environ)
     assert code == 0
-    assert lines
-    bare = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
-    assert all(len(line) < 60 for line in bare)
-    assert re.fullmatch(r"Thinking, \d+ tokens … .*\w.*", bare[-1])
-    assert lines[-1].endswith("\x1b[0m")
-    assert "\x1b[2m" in lines[-1]
-    answer = re.sub(r"\x1b\[[0-9;]*m", "", screen.rpartition("\r\x1b[K")[2])
+
+    lines = re.split(r"\r\x1b\[K|\r\n", screen)
+    statuses = [line for line in lines if line.startswith("Thinking")]
+    assert all(len(without_colours(status)) < 60 for status in statuses)
+    assert re.fullmatch(r"Thinking, \d+ tokens … .*\w.*", without_colours(statuses[-1]))
+    assert "\x1b[2m" in statuses[-1]
+    assert statuses[-1].endswith("\x1b[0m")
+
+    answer = without_colours(after_status(screen))
     assert answer.startswith(f"{SENTENCE}\r\n")
     assert re.search(r"\d+ tokens, \d+ of reasoning", answer)
 
 
+def without_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def after_status(screen: str) -> str:
+    """The part of a terminal's output that follows the last status line."""
+    return screen.rpartition("\r\x1b[K")[2]
+
+
 def test_shown_reasoning_is_dim(folder: Path) -> None:
-    screen, _ = in_terminal(*asked(folder, "qwen"), "--show-thinking", columns=60)
-    answer = screen.rpartition("\r\x1b[K")[2]
-    dim = "".join(re.findall(r"\x1b\[2m([^\x1b]*)\x1b", answer.partition("\r\n\r\n")[0]))
-    assert dim.replace("\r\n", " ") == THOUGHTS
-    plain, _ = in_terminal(*asked(folder, "qwen"), "--show-thinking", TERM="dumb")
-    assert f"{THOUGHTS}\r\n\r\n{SENTENCE}\r\n" in plain
+    screen, _ = in_terminal(*question(folder, "qwen"), "--show-thinking", columns=60)
+    paragraph = after_status(screen).partition("\r\n\r\n")[0]
+    dim = "".join(re.findall(r"\x1b\[2m([^\x1b]*)\x1b", paragraph))
+    assert dim.replace("\r\n", " ") == REASONING
+
+    plain, _ = in_terminal(*question(folder, "qwen"), "--show-thinking", TERM="dumb")
+    assert f"{REASONING}\r\n\r\n{SENTENCE}\r\n" in plain
 
 
 def test_an_answer_may_quote_tags(folder: Path) -> None:
-    for kind, thought, answer in (
-        ("quotes", None, QUOTES),
-        ("both", THOUGHTS, f"{SENTENCE} {QUOTES}"),
-    ):
-        found = json.loads(ngt(*asked(folder, kind), "--json").stdout)
-        assert (found["text"], found.get("thought")) == (answer, thought)
-    tags = Thinking(
-        {}, {"<think>": Part.REASONING, "</think>": Part.ANSWER}, (0,), Part.ANSWER, False, 9
-    )
-    stream = TextStream(Detokenizer(Pieces(["Nine"])), (), tags, 9)  # type: ignore[arg-type]
-    assert stream.push(0) == (None, "Nine")
+    body = json.loads(ngt(*question(folder, "quotes"), "--json").stdout)
+    assert body["text"] == QUOTES
+    assert "thought" not in body
+
+    body = json.loads(ngt(*question(folder, "both"), "--json").stdout)
+    assert body["text"] == f"{SENTENCE} {QUOTES}"
+    assert body["thought"] == REASONING
 
 
 def test_files_and_pages_separate_answer_and_reasoning(folder: Path, tmp_path: Path) -> None:
-    page, file = tmp_path / "page.html", tmp_path / "answer.txt"
-    ngt(*asked(folder, "harmony"), "-o", str(file), "--html", str(page))
+    page = tmp_path / "page.html"
+    file = tmp_path / "answer.txt"
+
+    ngt(*question(folder, "harmony"), "-o", str(file), "--html", str(page))
     assert file.read_text() == f"{SENTENCE}\n"
-    shown = re.sub(r"</?u>", "", page.read_text())
-    thought = re.search(r'<details class="thought">.*?<div[^>]*>(.*?)</div>', shown, re.DOTALL)
-    assert thought is not None
-    assert thought[1].strip() == THOUGHTS
-    assert "The ferry" not in shown[: shown.index('class="answer"')]
-    ngt(*asked(folder, "harmony"), "-o", str(file), "--show-thinking", "--cite")
-    assert file.read_text().startswith(f"{THOUGHTS}\n\n{SENTENCE} [1]\n\n[1] a.txt")
+    html = re.sub(r"</?u>", "", page.read_text())
+    details = re.search(r'<details class="thought">.*?<div[^>]*>(.*?)</div>', html, re.DOTALL)
+    assert details is not None
+    assert details[1].strip() == REASONING
+    assert "The ferry" not in html.partition('class="answer"')[0]
+
+    ngt(*question(folder, "harmony"), "-o", str(file), "--show-thinking", "--cite")
+    assert file.read_text().startswith(f"{REASONING}\n\n{SENTENCE} [1]\n\n[1] a.txt")
 
 
 def test_endless_reasoning_is_closed(folder: Path) -> None:
-    arguments = (*asked(folder, "endless"), "--set", "max_thinking=30", "--max-tokens", "9")
-    made = {}
+    command = (*question(folder, "endless"), "--set", "max_thinking=30", "--max-tokens", "9")
+    closing_tokens = len(tokenizer(TEMPLATES["qwen"]).encode("\n</think>\n\n"))
+    token_ids = {}
     for method in ("auto", "none"):
-        found = json.loads(ngt(*arguments, "--json-tokens", "--method", method).stdout)
-        made[method] = [token["id"] for token in found["tokens"]]
-        assert found["finish_reason"] == "length"
-        assert found["text"].strip()
-        closing = len(tokenizer(TEMPLATES["qwen"]).encode("\n</think>\n\n"))
-        assert found["statistics"]["thought_tokens"] == 30 + closing
-        assert "or it is not." in found["thought"]
-    assert made["auto"] == made["none"]
+        body = json.loads(ngt(*command, "--json-tokens", "--method", method).stdout)
+        assert body["finish_reason"] == "length"
+        assert body["text"].strip()
+        assert body["statistics"]["thought_tokens"] == 30 + closing_tokens
+        assert "or it is not." in body["thought"]
+        token_ids[method] = [token["id"] for token in body["tokens"]]
+
+    assert token_ids["auto"] == token_ids["none"]
 
 
-@pytest.mark.parametrize("kind", ["endless", "on channels"])
-def test_opening_marks_count_as_reasoning(folder: Path, kind: str) -> None:
-    given = "--set", "max_thinking=0", "--max-tokens", "9", "--json"
-    counts = json.loads(ngt(*asked(folder, kind), *given).stdout)["statistics"]
-    assert counts["new_tokens"] - counts["thought_tokens"] == 9
+@pytest.mark.parametrize("model", ["endless", "on channels"])
+def test_opening_marks_count_as_reasoning(folder: Path, model: str) -> None:
+    flags = ("--set", "max_thinking=0", "--max-tokens", "9", "--json")
+    statistics = json.loads(ngt(*question(folder, model), *flags).stdout)["statistics"]
+    assert statistics["new_tokens"] - statistics["thought_tokens"] == 9
 
 
 def test_reasoning_without_an_answer_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(SENTENCE)
-    write_model(tmp_path / "mute", "qwen", f"<think>\n{THOUGHTS}", *asked(tmp_path))
-    done = ngt(*asked(tmp_path, "mute"))
-    assert (done.returncode, done.stdout.strip()) == (0, b"")
+    write_model(tmp_path / "mute", "qwen", f"<think>\n{REASONING}", *question(tmp_path))
+    done = ngt(*question(tmp_path, "mute"))
+    assert done.returncode == 0
+    assert done.stdout.strip() == b""
     assert (
         done.stderr.decode()
         == "ngt: the model was still reasoning when it ended: there is no answer\n"
     )
 
 
+# Report each token, and stop for a minute at the fourth.
+SLOW_NGT = """
+import sys, time
+from ngtcli.decoding.sequence import DecodedSequence
+
+emit = DecodedSequence.emit
+calls = 0
+
+def slow_emit(*arguments):
+    global calls
+    calls += 1
+    print('step', file=sys.stderr, flush=True)
+    if calls == 4:
+        time.sleep(60)
+    return emit(*arguments)
+
+DecodedSequence.emit = slow_emit
+sys.argv = {argv!r}
+from ngtcli.__main__ import main
+main()
+"""
+
+
 def test_ctrl_c_during_reasoning_prints_nothing(folder: Path) -> None:
-    code = (
-        "import sys, time\nfrom ngtcli.decoding.sequence import DecodedSequence\n"
-        "emit = DecodedSequence.emit\n"
-        "steps = []\ndef slow(*a):\n    print('step', file=sys.stderr, flush=True)\n"
-        "    steps.append(time.sleep(60 * (len(steps) == 3)))\n    return emit(*a)\n"
-        "DecodedSequence.emit = slow\n"
-        f"sys.argv = ['ngt', *{asked(folder, 'endless')!r}]\n"
-        "from ngtcli.__main__ import main\nmain()\n"
-    )
-    process = Warm(code=code)
+    argv = ["ngt", *question(folder, "endless")]
+    process = Warm(code=SLOW_NGT.format(argv=argv))
     for _ in range(4):
         while process.stderr.readline() != b"step\n":
             pass
+
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, b"")
-    assert errors.decode().endswith("ngt: interrupted; the answer is incomplete\n")
+
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stdout == b""
+    assert stderr.decode().endswith("ngt: interrupted; the answer is incomplete\n")
 
 
-def test_stop_strings_and_repeats_apply_to_the_answer(folder: Path) -> None:
-    done = ngt(*asked(folder, "qwen"), "--stop", "leaves", "--json")
-    found = json.loads(done.stdout)
-    assert (found["text"], found["thought"]) == ("The ferry ", THOUGHTS)
-    assert found["finish_reason"] == "stop"
-    long = ngt(
-        *asked(folder, "endless"), "--set", "max_thinking=300", "--set", "max_repeats=2", "--json"
-    )
-    assert json.loads(long.stdout)["statistics"]["thought_tokens"] > 128
+def test_stop_strings_apply_to_the_answer(folder: Path) -> None:
+    body = json.loads(ngt(*question(folder, "qwen"), "--stop", "leaves", "--json").stdout)
+    assert body["text"] == "The ferry "
+    assert body["thought"] == REASONING
+    assert body["finish_reason"] == "stop"
+
+
+def test_repeats_in_reasoning_do_not_end_it(folder: Path) -> None:
+    flags = ("--set", "max_thinking=300", "--set", "max_repeats=2", "--json")
+    body = json.loads(ngt(*question(folder, "endless"), *flags).stdout)
+    assert body["statistics"]["thought_tokens"] > 128
 
 
 def test_a_dry_run_leaves_the_room_of_the_run(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "long.txt").write_text(" ".join(f"{SENTENCE} {i}." for i in range(90)))
-    given = (
-        "ask",
-        "When?",
-        "-d",
-        str(tmp_path / "long.txt"),
-        "-m",
-        str(folder / "qwen"),
-        "--json",
-        "--overflow",
-        "truncate",
-        "--max-tokens",
-        "20",
-        "--set",
-        "max_thinking=60",
-    )
-    dry, run = (json.loads(ngt(*given, *more).stdout) for more in (("--dry-run",), ()))
-    assert dry["prompt_tokens"] == run["statistics"]["prompt_tokens"]
-    assert CONTEXT - 100 <= dry["prompt_tokens"] <= CONTEXT - 80
-    off = json.loads(ngt(*given, "--dry-run", "--think", "off").stdout)
-    assert off["prompt_tokens"] > dry["prompt_tokens"]
+    text = tmp_path / "long.txt"
+    text.write_text(" ".join(f"{SENTENCE} {i}." for i in range(90)))
+    command = ["ask", "When?", "-d", str(text), "-m", str(folder / "qwen"), "--json"]
+    command += ["--overflow", "truncate", "--max-tokens", "20", "--set", "max_thinking=60"]
+
+    run = json.loads(ngt(*command).stdout)
+    dry_run = json.loads(ngt(*command, "--dry-run").stdout)
+    without_reasoning = json.loads(ngt(*command, "--dry-run", "--think", "off").stdout)
+
+    assert dry_run["prompt_tokens"] == run["statistics"]["prompt_tokens"]
+    assert CONTEXT - 100 <= dry_run["prompt_tokens"] <= CONTEXT - 80
+    assert without_reasoning["prompt_tokens"] > dry_run["prompt_tokens"]
 
 
-def test_show_thinking_makes_a_folder_again(tmp_path: Path) -> None:
-    text, out = tmp_path / "a.txt", tmp_path / "out"
+def test_show_thinking_writes_a_folder_of_answers_again(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
     text.write_text("The ferry leaves at nine.")
-    command = ("summarize", str(text), "-o", f"{out}/", "--max-tokens", "4")
-    for more, is_made in ((), True), (("--show-thinking",), True):
-        done = ngt(*command, *more)
+    command = ("summarize", str(text), "-o", f"{tmp_path / 'out'}/", "--max-tokens", "4")
+    for flags in ([], ["--show-thinking"]):
+        done = ngt(*command, *flags)
         assert done.returncode == 0
-        assert (b"already done" not in done.stderr) == is_made
+        assert b"already done" not in done.stderr
