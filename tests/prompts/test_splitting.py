@@ -1,8 +1,9 @@
-"""Summaries of what does not fit: parts that fit and lose nothing, kept when interrupted."""
+"""Summaries of texts that do not fit: the parts fit, cover the text and survive interruptions."""
 
 import json
 import re
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,46 +33,52 @@ from tests.support.helpers import FakeBackend, copy_builtin_model, in_terminal, 
 TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
 
 
-def task(documents: list[Document], context: int = 400, answer: int = 40) -> Task:
-    backend = Tokenizer(FakeBackend())  # a token a letter
-    preset = load_preset("summarize")
-    return Task(preset, documents, "", backend, context, answer)
+def make_task(documents: list[Document], context: int = 400) -> Task:
+    tokenizer = Tokenizer(FakeBackend())  # one token per letter
+    return Task(load_preset("summarize"), documents, "", tokenizer, context, 40)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=3), st.integers(260, 700))
 def test_parts_fit_and_cover_the_text(texts: list[str], context: int) -> None:
     documents = [Document(f"{i}.txt", text) for i, text in enumerate(texts)]
-    own = task(documents, context)
+    task = make_task(documents, context)
     try:
-        parts = split(own)
+        parts = split(task)
     except ContextOverflowError:
         assert context < 400
         return
-    assert all(len(part.build().ids) <= own.room for part in parts)
+    assert all(len(part.build().ids) <= task.room for part in parts)
     check_nothing_is_lost(parts, texts)
 
 
 def check_nothing_is_lost(parts: list[Part], texts: list[str]) -> None:
-    """The parts have the texts in order, with nothing left out but white space."""
-    places = [e for part in parts for e in part.excerpts]
-    assert [(e.document, e.start) for e in places] == sorted((e.document, e.start) for e in places)
+    """Check that the parts follow the texts and leave out nothing but white space."""
+    excerpts = [excerpt for part in parts for excerpt in part.excerpts]
+    starts = [(excerpt.document, excerpt.start) for excerpt in excerpts]
+    assert starts == sorted(starts)
+
     for i, text in enumerate(texts):
-        covered = {at for e in places if e.document == i for at in range(e.start, e.end)}
-        assert all(text[at].isspace() for at in range(len(text)) if at not in covered)
+        left_out = list(text)
+        for excerpt in excerpts:
+            if excerpt.document == i:
+                left_out[excerpt.start : excerpt.end] = " " * (excerpt.end - excerpt.start)
+        assert not "".join(left_out).strip()
 
 
 def test_parts_end_at_headings_and_are_named_after_them() -> None:
-    chapters = [f"Chapter {i}\n\n" + f"Ship {i} left the quay at noon. " * 7 for i in range(6)]
-    text, sections = "", []
-    for i, chapter in enumerate(chapters):
+    text = ""
+    sections = []
+    for i in range(6):
         sections.append(Section(len(text), i + 1, f"Chapter {i}"))
-        text += chapter + "\n\n"
+        text += f"Chapter {i}\n\n" + f"Ship {i} left the quay at noon. " * 7 + "\n\n"
     document = Document("log.pdf", text, About(sections=tuple(sections)))
-    parts = split(task([document], context=700))
-    starts = {section.start for section in sections}
+
+    parts = split(make_task([document], context=700))
+
     assert 1 < len(parts) <= 6
-    assert all(part.excerpts[0].start in starts for part in parts)
+    section_starts = {section.start for section in sections}
+    assert all(part.excerpts[0].start in section_starts for part in parts)
     assert parts[0].name == "log.pdf, page 1"
     assert parts[1].name != parts[0].name
 
@@ -79,19 +86,20 @@ def test_parts_end_at_headings_and_are_named_after_them() -> None:
 def test_parts_take_little_more_memory_than_their_text() -> None:
     text = "The tide came in. " * 3000
     tracemalloc.start()
-    parts = split(task([Document("log.txt", text)], context=2000))
-    taken, _ = tracemalloc.get_traced_memory()
+    parts = split(make_task([Document("log.txt", text)], context=2000))
+    memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(parts) > 27
-    assert taken < 3 * len(text)
+    assert memory < 3 * len(text)
 
 
 def test_documents_that_fit_are_not_split() -> None:
-    short = [Document("a", "The tide came in.")]
-    prompt = fits(task(short))
+    short = Document("a", "The tide came in.")
+    long = Document("a", "The tide came in. " * 90)
+    prompt = fits(make_task([short]))
     assert prompt is not None
-    assert list(prompt.documents) == short
-    assert fits(task([Document("a", "The tide came in. " * 90)])) is None
+    assert list(prompt.documents) == [short]
+    assert fits(make_task([long])) is None
 
 
 # --- the command ---
@@ -108,7 +116,7 @@ def book(tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Flags for short answers of the built-in model with a context in which a chapter fits."""
     folder = copy_builtin_model(
         tmp_path_factory.mktemp("short") / "model", max_position_embeddings=560
@@ -117,133 +125,158 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return ("-m", folder, "--max-tokens", "8", "--method", "none", "--dtype", "float32")
 
 
-def failing(put: Any, at: int, error: BaseException) -> Any:
-    """`CachedParts.put`, whose call number `at` raises `error`."""
-    done: list[Any] = []
-
-    def instead(*arguments: Any) -> None:
-        done.append(arguments)
-        if len(done) == at:
-            raise error
-        put(*arguments)
-
-    return instead
-
-
-def test_a_long_text_is_summarized_in_parts_and_resumed(
-    book: str, short: tuple[str, ...], monkeypatch: Any
-) -> None:
-    whole = ngt("summarize", book, *short, "--json")
-    body = json.loads(whole.stdout)
+def test_a_long_text_is_summarized_in_parts(book: str, flags: tuple[str, ...]) -> None:
+    done = ngt("summarize", book, *flags, "--json")
+    body = json.loads(done.stdout)
     Draft202012Validator(build("summarize")).validate(body)
-    count = len(body["parts"])
-    assert f"split into {count} parts".encode() in whole.stderr
-    assert count > 2
-    assert not any(part["kept"] for part in body["parts"])
-    assert not PARTS.each()  # it is done
+    parts = body["parts"]
+    assert len(parts) > 2
+    assert f"split into {len(parts)} parts".encode() in done.stderr
+    assert not any(part["kept"] for part in parts)
+    assert not PARTS.each()  # No part stays in the cache once the summary is complete.
+
+    source = Path(book).read_text()
     for span in body["sources"]["spans"]:
-        quote = Path(book).read_text()[span["source_start"] : span["source_end"]].split()
-        assert quote == body["text"][span["start"] : span["end"]].split()
-    check_going_on_after_ctrl_c(("summarize", book, *short), body, count, monkeypatch)
+        quote = source[span["source_start"] : span["source_end"]]
+        summary = body["text"][span["start"] : span["end"]]
+        assert quote.split() == summary.split()
 
 
-def check_going_on_after_ctrl_c(
-    command: tuple[str, ...], body: dict[str, Any], count: int, monkeypatch: Any
+def test_a_summary_continues_after_ctrl_c(
+    book: str, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes of `count` parts is `body`, after a run that ended with the third one as well."""
+    command = ("summarize", book, *flags)
+    uninterrupted = json.loads(ngt(*command, "--json").stdout)
+    count = len(uninterrupted["parts"])
+
     with monkeypatch.context() as patch:
-        patch.setattr(CachedParts, "put", failing(CachedParts.put, 3, KeyboardInterrupt()))
-        stopped = ngt(*command)
-    assert stopped.returncode == 130
-    assert stopped.stdout == b""
-    assert f"kept 2 of {count} parts".encode() in stopped.stderr
-    again = ngt(*command, "--json")
-    assert f"reused 2 of {count} parts".encode() in again.stderr
-    rest = json.loads(again.stdout)
-    assert sum(part["kept"] for part in rest["parts"]) == 2
-    assert rest["text"] == body["text"]
-    assert [p["text"] for p in rest["parts"]] == [p["text"] for p in body["parts"]]
+        patch.setattr(CachedParts, "put", interrupted_at_call(3, CachedParts.put))
+        done = ngt(*command)
+    assert done.returncode == 130
+    assert done.stdout == b""
+    assert f"kept 2 of {count} parts".encode() in done.stderr
+
+    done = ngt(*command, "--json")
+    assert f"reused 2 of {count} parts".encode() in done.stderr
+    resumed = json.loads(done.stdout)
+    assert sum(part["kept"] for part in resumed["parts"]) == 2
+    assert resumed["text"] == uninterrupted["text"]
+    assert part_texts(resumed) == part_texts(uninterrupted)
+
+
+def interrupted_at_call(number: int, function: Callable[..., None]) -> Callable[..., None]:
+    """Make a function that a keyboard interrupt stops at the call with this number."""
+    calls = 0
+
+    def wrapper(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise KeyboardInterrupt
+        function(*arguments)
+
+    return wrapper
+
+
+def part_texts(body: dict[str, Any]) -> list[str]:
+    return [part["text"] for part in body["parts"]]
 
 
 def test_parts_are_batched_unless_exact(
-    book: str, short: tuple[str, ...], monkeypatch: Any
+    book: str, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together, score = list[int](), TargetModel.score
+    batch_sizes: list[int] = []
+    score = TargetModel.score
 
-    def counted(model: TargetModel, layout: Any) -> Any:
-        together.append(len(layout.spans))
+    def recording_score(model: TargetModel, layout: Any) -> Any:
+        batch_sizes.append(len(layout.spans))
         return score(model, layout)
 
-    monkeypatch.setattr(TargetModel, "score", counted)
-    texts = []
-    for more, is_shared in ((), True), (("--exact",), False):
-        together.clear()
-        texts.append(ngt("summarize", book, *short, *more).stdout)
-        assert (max(together) > 2) == is_shared
-    assert texts[0] == texts[1]
-    assert texts[0].strip()
+    monkeypatch.setattr(TargetModel, "score", recording_score)
+
+    batched = ngt("summarize", book, *flags).stdout
+    assert max(batch_sizes) > 2
+
+    batch_sizes.clear()
+    exact = ngt("summarize", book, *flags, "--exact").stdout
+    assert max(batch_sizes) <= 2
+
+    assert batched == exact
+    assert batched.strip()
 
 
-def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
-    wrong = ModelError("the model gives no numbers", hint="Name another one.")
-    add, added = LocalEngine.add, list[Prepared]()
+def test_a_part_that_fails_is_named(
+    book: str, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared_parts: list[Prepared] = []
+    add = LocalEngine.add
 
-    def fails(engine: LocalEngine, prepared: Prepared, **more: Any) -> Any:
-        added.append(prepared)
-        if len(added) == 2:
-            raise wrong
-        return add(engine, prepared, **more)
+    def add_or_fail(engine: LocalEngine, prepared: Prepared, **options: Any) -> Any:
+        prepared_parts.append(prepared)
+        if len(prepared_parts) == 2:
+            raise ModelError("the model gives no numbers", hint="Name another one.")
+        return add(engine, prepared, **options)
 
-    monkeypatch.setattr(LocalEngine, "add", fails)
-    done = ngt("summarize", book, *short, "--exact")
+    monkeypatch.setattr(LocalEngine, "add", add_or_fail)
+    done = ngt("summarize", book, *flags, "--exact")
     assert done.returncode == 4
     assert done.stdout == b""
-    told = done.stderr.decode().splitlines()
-    assert told[-3].startswith("ngt: failed at part 2 of ")
-    assert "book.md, Chapter 1" in told[-3]
-    assert "kept 1 of " in told[-3]
-    assert told[-2] == "ngt: the model gives no numbers"
+    *_, failed_part, error, _hint = done.stderr.decode().splitlines()
+    assert failed_part.startswith("ngt: failed at part 2 of ")
+    assert "book.md, Chapter 1" in failed_part
+    assert "kept 1 of " in failed_part
+    assert error == "ngt: the model gives no numbers"
 
 
-def test_every_status_names_its_part(book: str, short: tuple[str, ...]) -> None:
-    shown, code = in_terminal("summarize", book, *short, columns=100)
-    passing = [line for line in shown.split("\r\x1b[K") if "Reading █" in line or " ░" in line]
-    parts = {line.partition(":")[0] for line in passing if line.startswith("Part ")}
+def test_every_status_names_its_part(book: str, flags: tuple[str, ...]) -> None:
+    screen, code = in_terminal("summarize", book, *flags, columns=100)
     assert code == 0
+    statuses = [line for line in screen.split("\r\x1b[K") if "Reading █" in line or " ░" in line]
+    parts = {status.partition(":")[0] for status in statuses if status.startswith("Part ")}
     assert len(parts) > 2
-    assert all(re.fullmatch(r"Part \d+ of \d+", p) for p in parts)
-    assert not passing[-1].startswith("Part ")  # the prompt of the summaries
-    told = ngt("summarize", book, *short, "-v").stderr.decode()
+    assert all(re.fullmatch(r"Part \d+ of \d+", part) for part in parts)
+    assert not statuses[-1].startswith("Part ")  # the prompt of the summaries
+
+    log = ngt("summarize", book, *flags, "-v").stderr.decode()
     for part in parts:
-        assert f"{part}: book.md, Chapter" in told
-        assert f"{part}: Reading the prompt" in told
+        assert f"{part}: book.md, Chapter" in log
+        assert f"{part}: Reading the prompt" in log
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("fails", ["the answer", "its delivery"])
+@pytest.mark.parametrize(
+    ("owner", "method", "exit_code"),
+    [(LocalEngine, "prepare_answer", 7), (FileOutput, "put", 1)],
+    ids=["the last answer", "its delivery"],
+)
 def test_parts_are_kept_if_the_last_answer_fails(
-    tmp_path: Path, book: str, short: tuple[str, ...], fails: str, monkeypatch: Any
+    tmp_path: Path,
+    book: str,
+    flags: tuple[str, ...],
+    owner: type,
+    method: str,
+    exit_code: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    lines.write_text(json.dumps({"paths": [book]}) + "\n")
-    command = "batch", str(lines), "-o", str(out), *short
-
-    owner, name = (LocalEngine, "prepare_answer") if fails == "the answer" else (FileOutput, "put")
-    whole = getattr(owner, name)
+    requests = tmp_path / "in.jsonl"
+    results = tmp_path / "out.jsonl"
+    requests.write_text(json.dumps({"paths": [book]}) + "\n")
+    command = ("batch", str(requests), "-o", str(results), *flags)
 
     def fail(*_: Any) -> Any:
-        raise NgtError("no scores, or no space left", hint="Try again.")
+        raise NgtError("no logits, or no space left", hint="Try again.")
 
-    monkeypatch.setattr(owner, name, fail)
-    assert ngt(*command).returncode == (7 if fails == "the answer" else 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, fail)
+        assert ngt(*command).returncode == exit_code
     assert PARTS.each()
-    monkeypatch.setattr(owner, name, whole)
-    again = ngt(*command, "--retry-failed")
-    assert again.returncode == 0
-    assert b"from an earlier run" in again.stderr
-    (row,) = map(json.loads, out.read_text().splitlines())
-    assert row["text"]
-    assert all(part["kept"] for part in row["parts"])
+
+    done = ngt(*command, "--retry-failed")
+    assert done.returncode == 0
+    assert b"from an earlier run" in done.stderr
+    (result,) = map(json.loads, results.read_text().splitlines())
+    assert result["text"]
+    assert all(part["kept"] for part in result["parts"])
     assert not PARTS.each()
 
 
@@ -251,60 +284,85 @@ def test_cached_parts_depend_on_engine_and_client() -> None:
     preset = load_preset("summarize")
     prompt: Any = SimpleNamespace(ids=(1, 2))
 
-    def cached(engine: str, owner: str = "") -> CachedParts:
+    def cached_parts(engine: str, client: str = "") -> CachedParts:
         model = SimpleNamespace(tokenizer=Tokenizer(FakeBackend()))
         settings = Settings.of(engine=engine)
-        session: Any = SimpleNamespace(settings=settings, facts=model, owner=owner)
+        session: Any = SimpleNamespace(settings=settings, facts=model, owner=client)
         return CachedParts(session, preset)
 
-    for owner in ("another", ""):  # of whom nothing is stored
-        assert cached("vllm").get(prompt) is None
-        cached("vllm", owner).put(prompt, "theirs")
-    assert cached("ngt").get(prompt) is None
-    assert cached("vllm", "another").get(prompt) is None
-    parts = cached("vllm")
-    assert parts.get(prompt) == "theirs"
+    # Nothing is stored for a client with a name.
+    cached_parts("vllm", "client").put(prompt, "summary")
+    assert cached_parts("vllm").get(prompt) is None
+    assert cached_parts("vllm", "client").get(prompt) is None
+
+    cached_parts("vllm").put(prompt, "summary")
+    assert cached_parts("ngt").get(prompt) is None
+    assert cached_parts("vllm", "client").get(prompt) is None
+
+    parts = cached_parts("vllm")
+    assert parts.get(prompt) == "summary"
     parts.forget()
-    assert cached("vllm").get(prompt) is None
+    assert cached_parts("vllm").get(prompt) is None
 
 
-def test_long_texts_with_overflow_error_and_dry_run(book: str, short: tuple[str, ...]) -> None:
-    assert ngt("summarize", book, *short, "--overflow", "error").returncode == 5
-    dry = ngt("summarize", book, *short, "--dry-run")
-    assert dry.returncode == 0
-    assert b"this is the prompt of the first" in dry.stderr
-    assert b"Chapter 0" in dry.stdout
-    assert b"Chapter 2" not in dry.stdout
-    wrong = ngt("ask", "-d", book, "Why?", "--overflow", "split")
-    assert wrong.returncode == 2
-    assert b"retrieve" in wrong.stderr
+def test_overflow_error_refuses_a_long_text(book: str, flags: tuple[str, ...]) -> None:
+    assert ngt("summarize", book, *flags, "--overflow", "error").returncode == 5
 
 
-def test_per_file_writes_a_summary_of_each_file(tmp_path: Path, short: tuple[str, ...]) -> None:
-    docs = tmp_path / "docs"
-    (docs / "a").mkdir(parents=True)
-    (docs / "a" / "tide.txt").write_text("The tide came in at noon that day.")
-    (docs / "a_tide.txt").write_text("A ship left port at dawn.")
+def test_a_dry_run_shows_the_prompt_of_the_first_part(book: str, flags: tuple[str, ...]) -> None:
+    done = ngt("summarize", book, *flags, "--dry-run")
+    assert done.returncode == 0
+    assert b"this is the prompt of the first" in done.stderr
+    assert b"Chapter 0" in done.stdout
+    assert b"Chapter 2" not in done.stdout
+
+
+def test_questions_are_not_split(book: str) -> None:
+    done = ngt("ask", "-d", book, "Why?", "--overflow", "split")
+    assert done.returncode == 2
+    assert b"retrieve" in done.stderr
+
+
+@pytest.fixture
+def two_files(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "tide.txt").write_text("The tide came in at noon that day.")
+    (folder / "a_tide.txt").write_text("A ship left port at dawn.")
+    return folder
+
+
+def test_per_file_writes_a_summary_of_each_file(
+    tmp_path: Path, two_files: Path, flags: tuple[str, ...]
+) -> None:
     out = tmp_path / "out"
-    done = ngt("summarize", str(docs), "--per-file", "-o", str(out), *short)
-    assert done.returncode == 0 and done.stdout == b"", done.stderr
-    assert len(list(out.glob("*tide.txt*"))) == 2
+    done = ngt("summarize", str(two_files), "--per-file", "-o", str(out), *flags)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b""
     assert b"(2 of 2)" in done.stderr
-    alone = ngt("summarize", str(docs / "a_tide.txt"), *short)
-    assert alone.stdout in {path.read_bytes() for path in out.iterdir()}
-    for wrong in (["-o", str(docs / "a_tide.txt")], ["-o", str(out), "--dry-run"]):
-        assert ngt("summarize", str(docs), "--per-file", *wrong).returncode == 2
-    shown = ngt("summarize", str(docs), "--per-file", *short).stdout
-    assert b"\n\n==> a_tide.txt <==\n" + alone.stdout in shown
-    assert shown.count(b"==> ") == 2
+    assert len(list(out.glob("*tide.txt*"))) == 2
+
+    single = ngt("summarize", str(two_files / "a_tide.txt"), *flags).stdout
+    assert single in {path.read_bytes() for path in out.iterdir()}
+
+    printed = ngt("summarize", str(two_files), "--per-file", *flags).stdout
+    assert b"\n\n==> a_tide.txt <==\n" + single in printed
+    assert printed.count(b"==> ") == 2
+
+
+def test_per_file_refuses_to_write_to_a_file_and_dry_runs(tmp_path: Path, two_files: Path) -> None:
+    existing_file = str(two_files / "a_tide.txt")
+    for flags in (["-o", existing_file], ["-o", str(tmp_path / "out"), "--dry-run"]):
+        assert ngt("summarize", str(two_files), "--per-file", *flags).returncode == 2
 
 
 @given(st.lists(st.integers(1, 10), max_size=40), st.integers(20, 40))
-def test_groups_of_pieces_stay_within_the_room(sizes: list[int], room: int) -> None:
+def test_groups_of_pieces_are_as_large_as_the_limit_allows(sizes: list[int], limit: int) -> None:
     pieces = [_Piece(Excerpt(0, i, i + 1), size, False) for i, size in enumerate(sizes)]
-    groups = list(_groups(pieces, room, float("inf")))
+    groups = list(_groups(pieces, limit, float("inf")))
     assert [piece for group in groups for piece in group] == pieces
+
     totals = [sum(piece.tokens for piece in group) for group in groups]
-    assert all(total <= room for total in totals)
-    for total, after in zip(totals, groups[1:], strict=False):
-        assert total + after[0].tokens > room
+    assert all(total <= limit for total in totals)
+    for total, next_group in zip(totals, groups[1:], strict=False):
+        assert total + next_group[0].tokens > limit
