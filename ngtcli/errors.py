@@ -45,7 +45,7 @@ class NgtError(Exception):
 
     Attributes:
         exit_code: The exit code of a command that ends with this error.
-        hint: A sentence that says what to do; "" where there is nothing to do.
+        hint: A sentence that says what to do; "" if there is nothing to do.
     """
 
     exit_code = ExitCode.FAILED

@@ -58,7 +58,7 @@ SETTINGS = {
 def removed_command(words: list[str]) -> tuple[str, str] | None:
     """Return the removed command that a command line begins with, and its hint; None without.
 
-    Where the second of two words is a file or a folder, the command reads that.
+    If the second of two words is a file or a folder, the command reads that.
 
     >>> removed_command(["runs", "stats"])[0]
     'runs'

@@ -235,7 +235,7 @@ def answer_items(
         resumes: Whether the same command continues where this one was interrupted.
 
     Raises:
-        NgtError: Where the run cannot continue.
+        NgtError: The run cannot continue.
         Exit: With code 130 where it was interrupted.
     """
     try:

@@ -1,6 +1,6 @@
 """Shell completion for the values of options.
 
-Only values that are quick to read are offered, and errors are silent. Where nothing is offered, the
+Only values that are quick to read are offered, and errors are silent. If nothing is offered, the
 shell offers files.
 """
 

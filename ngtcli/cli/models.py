@@ -121,7 +121,7 @@ class _Downloads:
     """The cache of huggingface_hub.
 
     Attributes:
-        cache: The scanned cache; None where there is no such folder.
+        cache: The scanned cache; None if there is no such folder.
         repos: The models in it, by name.
         broken: The folders of models that a killed run left broken, by name.
     """
@@ -218,7 +218,7 @@ def models_rm(
         _confirm(name, _files_and_size(removed))
 
     if chosen and downloads.cache is not None:
-        # This raises nothing where a file cannot be deleted: the check below finds that.
+        # This raises nothing if a file cannot be deleted: the check below finds that.
         downloads.cache.delete_revisions(*(r.commit_hash for r in chosen)).execute()
     for path in (*(r.snapshot_path for r in chosen), *weights, *broken):
         shutil.rmtree(path, ignore_errors=True)

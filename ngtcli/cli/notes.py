@@ -316,7 +316,7 @@ def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[st
 class ReadingBar:
     """Shows the progress of prefill: called before each chunk with the tokens read, and all.
 
-    Where no status line can be shown, -v reports one line per prompt.
+    If no status line can be shown, -v reports one line per prompt.
     """
 
     def __init__(self, notes: Notes) -> None:

@@ -111,7 +111,7 @@ def parameters_of(declaring: Callable[..., Any]) -> list[Option | Argument]:
 def quickly_converted(parameters: list[Any]) -> list[Any]:
     """Return the parameters of a command, after which Typer need not load pydantic for any.
 
-    The switches that Typer adds, as `--help`, are None where they are not given, and Typer loads
+    The switches that Typer adds, as `--help`, are None if they are not given, and Typer loads
     pydantic to convert that. It does not convert False.
     """
     for parameter in parameters:

@@ -26,7 +26,7 @@ _SHOWN = 5  # warnings about single files; -v shows all
 def standard_input(paths: Sequence[str]) -> BinaryIO | None:
     """Return standard input if something is piped in, or if `paths` name it; else None.
 
-    Where `paths` name it, it may be a terminal.
+    If `paths` name it, it may be a terminal.
     """
     stdin = piped_stdin()
     if stdin is not None or STDIN not in paths or sys.stdin is None or sys.stdin.closed:

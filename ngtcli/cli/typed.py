@@ -142,7 +142,7 @@ def history_of(path: Path) -> Any:
 
 
 def history_path() -> Path | None:
-    """Return the file of what was typed before, made or shortened; None where it cannot be."""
+    """Return the file of what was typed before, made or shortened; None if it cannot be."""
     path = home("state") / _HISTORY
     with suppress(OSError):
         private_folder(path.parent)

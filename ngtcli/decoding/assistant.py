@@ -128,7 +128,7 @@ class AssistantModel:
     def _catch_up(self, log: TokenLog) -> bool:
         """Prefill all of the log but its last token.
 
-        False where memory does not suffice for it, not even in short chunks.
+        False if memory does not suffice for it, not even in short chunks.
         """
         end = len(log) - 1
         if self.model.must_restart(len(log)) and not fits(

@@ -71,7 +71,7 @@ def use_own(hf: Any) -> None:
 
 
 def group_size(config: Any) -> int:
-    """Return how many heads share keys; 0 where the configuration does not say."""
+    """Return how many heads share keys; 0 if the configuration does not say."""
     heads = getattr(config, "num_attention_heads", None)
     key_heads = getattr(config, "num_key_value_heads", None)
     if type(heads) is not int or type(key_heads) is not int or key_heads < 1 or heads % key_heads:

@@ -22,7 +22,7 @@ class DraftBounds:
             keep tables with a row for each position in the cache.
         front: The expected tokens; they are in front of the draft, in the same tree.
         origins: What these come from.
-        matcher: The state of the grammar after `front`; None where none decides.
+        matcher: The state of the grammar after `front`; None if none decides.
         is_chain: Whether the model takes no branches.
     """
 

@@ -19,7 +19,7 @@ class Guide:
     def openings(self) -> tuple[int, ...] | None:
         """Tokens that may open reasoning where the answer may begin.
 
-        None where the grammar does not count: in reasoning, and after its end.
+        None if the grammar does not count: in reasoning, and after its end.
         """
         if self.matcher.over:
             return None

@@ -348,7 +348,7 @@ class KVCache:
     def cut(self, slot: KVSlot, length: int) -> None:
         """Drop all tokens from `length` on.
 
-        Where the window of those before is gone, more are dropped: the caller looks at the length.
+        If the window of those before is gone, more are dropped: the caller looks at the length.
         """
         slot.length = min(slot.length, length)
         slot.forget_chunks(slot.length // CHUNK)
@@ -469,7 +469,7 @@ class KVCache:
     def find(
         self, number: int, chunk: Chunk, layers: Collection[int], without: KVSlot
     ) -> KVSlot | None:
-        """Find a slot that has a chunk; None where none has it.
+        """Find a slot that has a chunk; None if none has it.
 
         Args:
             number: Of the chunk in its prompt.

@@ -261,7 +261,7 @@ class Prefixes:
     def take_not_stored(self) -> Support | None:
         """Return why chunks were not written to disk, though they were to be; each reason once.
 
-        None where all were written.
+        None if all were written.
         """
         refused = self._not_stored
         self._not_stored = None
@@ -318,7 +318,7 @@ class Prefixes:
         return size <= max_bytes
 
     def _read(self, path: Path, chunk: Chunk) -> _Cached | None:
-        """Read a chunk, or the window at its end, from disk; None where there is no such file.
+        """Read a chunk, or the window at its end, from disk; None if there is no such file.
 
         A file that is not as it was written is removed, so that it is written again.
         """

@@ -4,7 +4,7 @@ The reference is the logits of `generate` on one arbitrary prompt, longer than e
 configuration. A model verifies draft trees only if these are the logits of its single steps in a
 cache that can be rolled back, and those of a deep path after wide siblings. Any other model is run
 in the first mode that gives them token by token; one that verifies chains must give them after
-rejected chains, too. Where no mode does (some `generate` cuts the cache to a window that the
+rejected chains, too. If no mode does (some `generate` cuts the cache to a window that the
 model's mask does not have), the reference is one forward pass without a cache.
 """
 
@@ -202,7 +202,7 @@ def _obstacle_by_config(model: TargetModel) -> NoTrees | None:
 def _obstacle_by_trial(model: TargetModel, reference: Reference, siblings: int) -> NoTrees | None:
     """Find by trial what keeps a model from verifying trees.
 
-    None where it verifies them, in the mode that was probed last.
+    None if it verifies them, in the mode that was probed last.
     """
     claims = (_steps_agree, _tree_agrees, _end_agrees)
     for window in (True, False) if model.window is not None else (True,):

@@ -155,7 +155,7 @@ class TextStream:
 
     @property
     def forced(self) -> int | None:
-        """The token that comes next whatever the model would choose; None where it chooses."""
+        """The token that comes next whatever the model would choose; None if it chooses."""
         if self._thinking is None:
             return None
         is_full = self.part == Part.REASONING and self.reasoning_tokens >= self._max_reasoning
@@ -167,7 +167,7 @@ class TextStream:
     def openings(self) -> tuple[int, ...] | None:
         """The marks that may open reasoning where an answer may begin.
 
-        None where the next token is none of an answer.
+        None if the next token is none of an answer.
         """
         if self.part != Part.ANSWER or self.forced is not None:
             return None

@@ -268,7 +268,7 @@ class Sampler:
     def _adjusted(self, logits: Tensor, path: Sequence[int], mask: Mask | None) -> Tensor:
         """Return penalized and masked logits, float32 (1, vocab_size).
 
-        Where a logit was not finite it is NaN, even where the mask excludes it.
+        If a logit was not finite it is NaN, even where the mask excludes it.
         """
         logits = logits[None].float()
         if self._penalties is not None:
@@ -354,7 +354,7 @@ def warp(logits: Tensor, settings: Settings) -> Tensor:
 
     Temperature, top-k, top-p and min-p are applied in the order of `transformers`' generate, with
     its meaning of each; but where tokens tie with the last one that survives, all of them survive.
-    On other devices than a CPU the weights of a row are all 0 where its likeliest _FIRST_DEVICE
+    On other devices than a CPU the weights of a row are all 0 if its likeliest _FIRST_DEVICE
     tokens have a share below `top_p`.
     """
     if settings.answer.temperature not in (0.0, 1.0):

@@ -385,7 +385,7 @@ class TreeSlots:
     def rows_of(self, trees: Sequence[DraftTree]) -> int:
         """Return the rows of each sequence of a batch where all are padded to the same number.
 
-        That is so where forward passes are captured. 0 where each sequence has as many rows as it
+        That is so where forward passes are captured. 0 if each sequence has as many rows as it
         needs: on a CPU all rows take time.
         """
         if not self.cache.fixed_buffers or len(trees) == 1:

@@ -183,7 +183,7 @@ class Documents:
                 yield file, outcome
 
     def _key(self, file: ListedFile) -> str:
-        """The key in FILES of a file in its present state; "" where it cannot be stored.
+        """The key in FILES of a file in its present state; "" if it cannot be stored.
 
         That is so for what is not a regular file, and for one that was written just now. The suffix
         is that of the listed path, which may be a link.

@@ -95,7 +95,7 @@ def in_parts(session: Session, request: Request) -> Plan:
     prompt, at once where everything fits.
 
     Raises:
-        ContextOverflowError: Where not even a part fits, or summaries get no shorter.
+        ContextOverflowError: Not even a part fits, or summaries get no shorter.
     """
     task = session.task(request.preset, request.documents)
     parts = whole_or_parts(task)

@@ -2,7 +2,7 @@
 
 At each position of the sequence the network reads states of the target there and the token that
 follows. From these a layer makes the state of the next position, which gives the logits of the
-token after that one. Where the sequence continues with draft tokens, this state takes the place of
+token after that one. If the sequence continues with draft tokens, this state takes the place of
 the target's (EAGLE-3, section 3.1). EAGLE and EAGLE-2 read the output of the target's last norm
 and differ only in the trees that they draft. EAGLE-3 reads states at three layers, and has an LM
 head and mostly a vocabulary of its own.

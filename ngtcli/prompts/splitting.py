@@ -61,7 +61,7 @@ def whole_or_parts(task: Task) -> Prompt | list[Part]:
     """Return the prompt with all documents, or else the documents in parts.
 
     Raises:
-        ContextOverflowError: Where there is no room for documents.
+        ContextOverflowError: There is no room for documents.
     """
     prompt = fits(task)
     return split(task) if prompt is None else prompt

@@ -26,7 +26,7 @@ class Turn:
 def first_kept(asked: Sequence[int], tokens: Sequence[int], room: int) -> int:
     """Return how many of the oldest questions are left out, with what follows each of them.
 
-    Where the questions do not fit, enough are left out that half of the room is free. So the next
+    If the questions do not fit, enough are left out that half of the room is free. So the next
     turns only add to the prompt, and the prefix cache stays valid. Earlier decisions are repeated,
     because they are made from the same counts.
 

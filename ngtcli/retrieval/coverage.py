@@ -77,7 +77,7 @@ def coverage(index: "Index", question: str) -> Coverage | None:
     """Compare a question with the passages of an index.
 
     Returns:
-        None where they cannot be compared: no word of the question carries meaning, there is no
+        None if they cannot be compared: no word of the question carries meaning, there is no
         passage, or the question is in a script that does not separate words.
     """
     asked = _question_words(question)

@@ -1,7 +1,7 @@
 """The vectors of passages by an embedding model, and those nearest to a question's.
 
 A vector is cached under the text of its passage and the model, and stored as soon as it is
-computed. Where there are few, all are compared with the question's. Otherwise FAISS finds
+computed. If there are few, all are compared with the question's. Otherwise FAISS finds
 candidates by IVF-PQ (H. Jégou, M. Douze and C. Schmid, Product Quantization for Nearest Neighbor
 Search, 2011): vectors are divided into lists around centroids and coded in parts of 8 bits each.
 A question is compared with the codes of a few lists, and then with the vectors of the nearest.

@@ -44,7 +44,7 @@ class Answerer:
     def check(self, settings: Settings) -> None:
         """Check that a request with these settings can be answered.
 
-        Where a server runs, it checks them itself when it gets a request.
+        If a server runs, it checks them itself when it gets a request.
 
         Raises:
             UsageError: The settings are wrong.

@@ -149,7 +149,7 @@ class Commands:
             await exchange.stream("application/x-ndjson", lines)
 
     async def _lines(self, ask: wire.Ask) -> AsyncGenerator[bytes]:
-        """Yield the events of a request; nothing where it is to be answered elsewhere."""
+        """Yield the events of a request; nothing if it is to be answered elsewhere."""
         async for line in self._until_loaded():
             yield line
         if self._server.refuses():
@@ -283,7 +283,7 @@ class OpenAi:
                 await exchange.send(reply.fail(msgspec.json.decode(failure.body)))
 
     async def _events(self, api_request: ApiRequest, owner: str) -> AsyncGenerator[Event | None]:
-        """Yield the events of a request for its client; None where nothing came for a while."""
+        """Yield the events of a request for its client; None if nothing came for a while."""
         async with aclosing(answered(self._server, api_request.request, owner)) as events:
             async for event in events:
                 is_truncated = isinstance(event, Prompted) and event.left_out

@@ -182,7 +182,7 @@ class Remote:
 
     @classmethod
     def of(cls, settings: Settings) -> "Remote | None":
-        """Return the server for these settings; None where none runs or may be used."""
+        """Return the server for these settings; None if none runs or may be used."""
         if not settings.engine.serve or settings.engine.engine != "ngt":
             return None
         place = Place.of(settings)
@@ -207,7 +207,7 @@ class Remote:
 def request(place: Place, method_and_path: str) -> wire.Served | None:
     """Send "GET /about" or "POST /stop", and return the server's description of itself.
 
-    Returns None where no server runs, or one of another version.
+    Returns None if no server runs, or one of another version.
     """
     with suppress(NotServedError, OSError, EOFError, wire.WireError):
         with closing(Reply(place, method_and_path)) as reply:

@@ -64,7 +64,7 @@ class Threads:
 async def events_of(
     submitted: Submitted, queue: "EventQueue"
 ) -> AsyncGenerator[Event | None, None]:
-    """Yield the events of a request; None where nothing came for a while. Raises NgtError.
+    """Yield the events of a request; None if nothing came for a while. Raises NgtError.
 
     Closing the generator cancels the request, and waits for nothing.
     """

@@ -64,7 +64,7 @@ class FairQueue(Generic[Request, Prepared]):
             self._changed.notify_all()
 
     def state_of(self, request: Request) -> State | None:
-        """Return the state of a request; None where it is not in the queue."""
+        """Return the state of a request; None if it is not in the queue."""
         with self._changed:
             entry = self._entries.get(request)
             return entry.state if entry is not None else None
@@ -110,7 +110,7 @@ class FairQueue(Generic[Request, Prepared]):
             wait: Whether to wait for a request.
 
         Returns:
-            None where no request is ready or suits, or after `close`.
+            None if no request is ready or suits, or after `close`.
         """
         with self._changed:
             while True:

@@ -71,7 +71,7 @@ class ServedFolder:
         )
 
     def name_of(self, path: str) -> str | None:
-        """Return the path of a file below the folder; None where it is elsewhere."""
+        """Return the path of a file below the folder; None if it is elsewhere."""
         real = os.path.realpath(path)
         for root in self._roots:
             if real == root:

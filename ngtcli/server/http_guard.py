@@ -1,7 +1,7 @@
 """Decide who may send requests over HTTP, by address, API key, and the headers of browsers.
 
 A page of another origin must not read local documents. Browsers send its origin with requests that
-could change something. Where a site's own name stands for this machine (DNS rebinding), they send
+could change something. If a site's own name stands for this machine (DNS rebinding), they send
 that name as Host. Both headers are checked, and no reply allows other origins.
 
 Nor may another user of this machine read the documents: without keys, the process at the other end
@@ -48,7 +48,7 @@ class Connection:
 
     Attributes:
         is_of_user: Whether it came to the socket of the server's user.
-        user: Of a TCP connection, the user id of the process at the other end; None where the
+        user: Of a TCP connection, the user id of the process at the other end; None if the
             system does not say.
         is_user_known: Whether `user` was looked up.
     """
@@ -84,7 +84,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """True where only this machine can reach the address."""
+        """True if only this machine can reach the address."""
         return _is_loopback(self.host)
 
     def shown(self, port: int) -> str:
@@ -163,7 +163,7 @@ def user_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
         remote: Host and port of the other end.
 
     Returns:
-        The user id. None where the system does not say, as without /proc, or where the process has
+        The user id. None if the system does not say, as without /proc, or where the process has
         closed its end: Linux then lists the connection as root's, without an inode.
     """
     for ipv4_prefix, path in (("", "/proc/net/tcp"), ("::ffff:", "/proc/net/tcp6")):

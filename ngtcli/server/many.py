@@ -45,7 +45,7 @@ class ServedRun:
     def outcomes(self, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
         """Yield the answers as they come, in any order. Closing it cancels unfinished requests.
 
-        `draw` returns the next request, or None where none is there yet. Where no request is
+        `draw` returns the next request, or None if none is there yet. If no request is
         unfinished it gets True and may wait; None is then the end. Raises OtherModelError.
         """
         try:

@@ -106,7 +106,7 @@ class DocumentList:
 class Passage:
     """The characters `start` to `end` of a document.
 
-    `page` is 0 and `heading` "" where the document has none.
+    `page` is 0 and `heading` "" if the document has none.
     """
 
     document: str

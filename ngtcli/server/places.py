@@ -193,7 +193,7 @@ class Place:
         self.path.unlink(missing_ok=True)
 
     def connect(self) -> socket.socket | None:
-        """Connect to the process that listens here; return None where this user has none.
+        """Connect to the process that listens here; return None if this user has none.
 
         A socket that a killed process left is removed.
         """
@@ -250,7 +250,7 @@ def private(path: Path) -> None:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return the process and the user at the other end; process 0 where it is unknown."""
+    """Return the process and the user at the other end; process 0 if it is unknown."""
     if hasattr(socket, "SO_PEERCRED"):
         size = _CREDENTIALS.size
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)

@@ -177,7 +177,7 @@ class Resident:
             self._queue.prepared(ticket, self._prepare_request(ticket))
 
     def _prepare_request(self, ticket: Ticket) -> PreparedRequest | None:
-        """Prepare a request; return None where it has ended instead."""
+        """Prepare a request; return None if it has ended instead."""
         try:
             for warning in self._warnings:
                 ticket.report(warning)
@@ -235,7 +235,7 @@ class Resident:
     def _has_room(self, ticket: Ticket) -> bool:
         """Return whether the engine has room for a request.
 
-        Where that cannot be determined, the request ends with the error, and is taken.
+        If that cannot be determined, the request ends with the error, and is taken.
         """
         try:
             return self._submissions.has_room(ticket.submission)

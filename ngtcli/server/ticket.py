@@ -38,7 +38,7 @@ class Ticket:
 
     @property
     def is_cancelled(self) -> bool:
-        """True where the request is cancelled, and nobody waits for its answer."""
+        """True if the request is cancelled, and nobody waits for its answer."""
         return self._cancelled or self._is_closing()
 
     def cancel(self) -> None:

@@ -67,7 +67,7 @@ def reporting_to(reporter: Reporter) -> Iterator[None]:
 
 
 def current() -> Reporter:
-    """Return the reporter of this context; one that shows nothing where there is none."""
+    """Return the reporter of this context; one that shows nothing if there is none."""
     destination = _destination.get()
     return _SILENT if destination is None else destination.reporter
 

@@ -61,7 +61,7 @@ class Exactness:
         return NOT_EXACT
 
     def any_number(self, num_draft: int, max_tokens: int) -> PassRows | None:
-        """Exact forward passes with as many rows as they need; None where their number shows.
+        """Exact forward passes with as many rows as they need; None if their number shows.
 
         On some machines it shows for one to three rows alone, which are then padded.
         """

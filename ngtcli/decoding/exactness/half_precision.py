@@ -1,6 +1,6 @@
 """Half precision that a rule chose for a model: it may stay only where it is exact.
 
-Drafts must change no token unless the user says so. Where forward passes of any number of rows are
+Drafts must change no token unless the user says so. If forward passes of any number of rows are
 not exact, the model is loaded again in float32; that is stored, so that a later start reads it
 once.
 """

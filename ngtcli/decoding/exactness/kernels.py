@@ -7,7 +7,7 @@ from ngtcli.decoding.logits import rounds
 
 
 def min_block_rows(hf: Any) -> int:
-    """The fewest rows that attention may compute in a block; 0 where any number will do.
+    """The fewest rows that attention may compute in a block; 0 if any number will do.
 
     Only CPUs are promised the same bits in any number of rows, and only rounding shows others.
     """

@@ -19,7 +19,7 @@ def layers_are_invariant(hf: Any, sizes: Sequence[int]) -> bool:
     """Return whether layers of each kind and size give a row the same bits in passes of `sizes`.
 
     A layer is a module without a parameter of several dimensions but `weight`, (out, in): routers
-    of experts, too. False where a module has others, as experts have; a bias is only added.
+    of experts, too. False if a module has others, as experts have; a bias is only added.
     """
     layers: dict[tuple[Any, ...], Any] = {}
     for module in hf.modules():

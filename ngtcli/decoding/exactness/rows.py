@@ -16,7 +16,7 @@ MIN_BLOCK_ROWS = 4
 class PassRows:
     """The largest and the smallest number of rows; forward passes with fewer rows are padded.
 
-    Each forward pass has the capacity of one with `max` rows. Where both are equal, all forward
+    Each forward pass has the capacity of one with `max` rows. If both are equal, all forward
     passes have one shape.
 
     >>> PassRows.fixed(8).padded(3), PassRows(36, 4).padded(3), PassRows(36, 4).padded(5)

@@ -423,7 +423,7 @@ def _for_llguidance(part: Any) -> Any:
 
 
 def _fault(schema: Any, trials: Trials) -> str:
-    """Return what llguidance has against a schema; "" where it takes it. Raises _Crash."""
+    """Return what llguidance has against a schema; "" if it takes it. Raises _Crash."""
     if not isinstance(schema, dict):
         return ""
     text = json_text(schema).replace(QUOTES, '"title": ""')  # a quotation is like any other text

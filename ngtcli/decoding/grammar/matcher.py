@@ -147,7 +147,7 @@ class Matcher:
     def force(self, limit: int) -> list[int]:
         """Go on with the tokens that must follow, at most `limit` of them; return their ids.
 
-        Where only an end may follow, it is the usual one.
+        If only an end may follow, it is the usual one.
         """
         if self._over or limit < 1:
             return []
@@ -229,7 +229,7 @@ def _words(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Any:
 
 
 def in_a_line(error: object) -> str:
-    """Shorten an error of llguidance to a line of a terminal; "" where it says nothing."""
+    """Shorten an error of llguidance to a line of a terminal; "" if it says nothing."""
     lines = str(error).partition("<state>")[0].splitlines() or [""]
     line = next((text for text in lines if text.startswith("error: ")), lines[0])
     return shortened(line.replace("NoExtensionBias", "nothing matches it").strip(), 160)

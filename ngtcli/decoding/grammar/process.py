@@ -72,7 +72,7 @@ class CompileProcess:
                 raise _lost(code)
 
     def _ask(self, line: bytes, wall_s: float) -> bytes:
-        """Send a request; return the reply, or b"" where the process ends or hangs."""
+        """Send a request; return the reply, or b"" if the process ends or hangs."""
         assert self._process and self._process.stdin and self._process.stdout
         try:
             self._process.stdin.write(line)
@@ -129,7 +129,7 @@ def _lost(code: int) -> CompileError:
 
 
 def _line(stream: IO[bytes], wall_s: float) -> bytes:
-    """Read a line of a pipe; b"" where it ends, or the line takes longer than `wall_s`."""
+    """Read a line of a pipe; b"" if it ends, or the line takes longer than `wall_s`."""
     line = b""
     deadline = time.monotonic() + wall_s
     poll = select.poll()
@@ -152,7 +152,7 @@ class Trials:
         self._seconds = self._left = seconds
 
     def error(self, grammar: str, form: str = "grammar", words: str = "") -> str:
-        """Return what llguidance has against a grammar, in one line; "" where it takes it.
+        """Return what llguidance has against a grammar, in one line; "" if it takes it.
 
         Args:
             grammar: The grammar.

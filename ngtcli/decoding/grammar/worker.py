@@ -61,7 +61,7 @@ def _answer_all() -> None:
 
 
 def _error(text: str, form: str, words: str) -> str:
-    """Return what llguidance has against a grammar; "" where it takes it.
+    """Return what llguidance has against a grammar; "" if it takes it.
 
     Some expressions are too large only where tokens are looked for, or after a bracket, or after
     many tokens. `words` is the tokenizer.json whose tokens such answers are tried with; "" for no

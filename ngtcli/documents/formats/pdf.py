@@ -146,7 +146,7 @@ def _recognize(
 def _with_stamps(recognized: Sequence[Line], text_lines: Sequence[Line]) -> list[Line]:
     """Merge the lines that OCR read with the lines of text upon the scan, such as a stamp.
 
-    Where both have a line, the text is right.
+    If both have a line, the text is right.
     """
     lines = list(recognized)
     recognized_words = [_letters_of(line) for line in lines]

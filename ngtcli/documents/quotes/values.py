@@ -162,7 +162,7 @@ def _clause_after(text: str, start: int) -> str:
 def find_truths(name: str, text: str) -> list[ValueMatch]:
     """Find whether a text says that `name` holds: by yes or no, or by all words of the name.
 
-    The list has at most one match. It is empty where the text is unsure: the thing does not hold
+    The list has at most one match. It is empty if the text is unsure: the thing does not hold
     yet, a label has another value than yes or no, or another clause before it has a negation.
 
     >>> [m.value for m in find_truths("agreed", "They have not agreed.")]

@@ -179,7 +179,7 @@ def _start(arguments: list[str], descriptor: int) -> bool:
     except OSError:
         return False
     _State.process = started
-    # Where it ends before this process does, it is waited for, or it would stay a zombie.
+    # If it ends before this process does, it is waited for, or it would stay a zombie.
     threading.Thread(target=started.wait, daemon=True).start()
     return True
 

@@ -97,7 +97,7 @@ class EscapeTallies:
         tallies = self._tallies.reshape(-1)
         changed = changes.cells
         learned = changes.after - changes.before
-        # Where nothing was learned since, nothing is rounded.
+        # If nothing was learned since, nothing is rounded.
         is_last = tallies[changed] == changes.after
         tallies[changed] = np.where(is_last, changes.before, tallies[changed] - learned)
         predicted, reached = self._tallies.reshape(2, -1)

@@ -62,7 +62,7 @@ class StageWeights:
     """Weights that are learned online.
 
     Attributes:
-        factors: float64 (cells,), e to the power of each weight; empty where the stage is off.
+        factors: float64 (cells,), e to the power of each weight; empty if the stage is off.
         squares: float64 (cells,), Adagrad's sums.
     """
 
@@ -100,7 +100,7 @@ class StageWeights:
         cells = changes.cells
         factors, squares = changes.before
         factors_after, squares_after = changes.after
-        # Where nothing was learned since, nothing is rounded.
+        # If nothing was learned since, nothing is rounded.
         is_last = (self.factors[cells] == factors_after) & (self.squares[cells] == squares_after)
         limit = CONFIG.stage_max_factor
         without = np.clip(self.factors[cells] * (factors / factors_after), 1 / limit, limit)

@@ -32,7 +32,7 @@ class DraftModel(Drafter):
         if settings.assistant is None:
             raise UsageError("there is no draft model", hint="Name one with --set draft_model.")
         self._assistant = settings.assistant
-        self._vocabulary = 0  # of the target model; 0 where it is not known
+        self._vocabulary = 0  # of the target model; 0 if it is not known
 
     def begin(self, context: Context) -> None:
         self._vocabulary = context.vocabulary

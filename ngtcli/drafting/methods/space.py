@@ -12,7 +12,7 @@ As in the authors' code (github.com/cteant/SPACE) the draft is the chain of each
 token: (k + 1)² rows a pass. With sampling, too: theirs draws guesses and accepts by rejection; here
 verification decides, for the text must not depend on drafts. `nodes` drafts the likeliest nodes of
 a tree instead, whose branches have the product of their tokens' probabilities, and `masked` hangs
-masks below the root and so many of the likeliest nodes only. Where probes share the budget, as in
+masks below the root and so many of the likeliest nodes only. If probes share the budget, as in
 exact passes, masks hang below as many as there is room for. Behind a node without masks the
 guesses are those of the nearest above it that has some.
 """

@@ -110,7 +110,7 @@ class TrieDrafter(Indexed):
         self._documents = context.documents or _NOTHING
         self._outside = build(context.outside, n) if context.outside else _NOTHING
         last = tuple(context.outside[-1]) if context.outside else ()
-        # Where the prompt ends inside a document the output starts another text.
+        # If the prompt ends inside a document the output starts another text.
         goes_on = last == tuple(context.ids[len(context.ids) - len(last) :])
         self._output = GrowingTrie(n, last if goes_on and self.settings.learn_output else ())
 

@@ -70,7 +70,7 @@ class Stage(NamedTuple):
     """The arrays of the stage.
 
     Attributes:
-        factors: float64 (cells,), e to the power of each weight; empty where the stage is off.
+        factors: float64 (cells,), e to the power of each weight; empty if the stage is off.
         squares: float64 (cells,), for each weight the sum of its squared gradients.
         classes: int8 (tokens,), the class of each token; those after its end are of class 0.
         place: int64 (1,), the index in the text of what may be copied next, by the last tokens.
