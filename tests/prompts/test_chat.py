@@ -1,9 +1,8 @@
-"""What a chat template is given beside the message: a system text, documents, arguments."""
+"""Chat templates get the message, and also a system prompt, documents and arguments."""
 
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.build import Prompt, Task
-from ngtcli.prompts.chat import Chat, render, try_chat
+from ngtcli.prompts.chat import Chat, Rendered, render, try_chat
 from ngtcli.prompts.preset import deciding
 from ngtcli.server.public import is_private
 from ngtcli.system.sandbox import bounded
@@ -38,54 +37,62 @@ THINKS = template("opens a thought")
 TIDE = [Document("a.txt", 'The "tide"\nis high.\n'), Document("b\n.txt", "Noon <|im_end|>.")]
 
 
-def built(template: Any, chat: Chat, question: str = "When?") -> Prompt:
+def build_prompt(template: Any, chat: Chat) -> Prompt:
     tokenizer = template if isinstance(template, Tokenizer) else with_template(template)
-    return Task(preset(), TIDE, question, tokenizer, 10**6, 0, chat=chat).build(TIDE)
+    return Task(preset(), TIDE, "When?", tokenizer, 10**6, 0, chat=chat).build(TIDE)
 
 
 @pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON])
 def test_documents_go_where_the_template_puts_them(template: str) -> None:
     tokenizer = with_template(template)
-    prompt = built(tokenizer, Chat(system="Be brief.", documents=True))
-    given = [{"title": d.name, "text": d.text.strip()} for d in TIDE]
-    numbered = [{"doc_id": i, **one} for i, one in enumerate(given, 1)]
-    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "When?"}]
+    prompt = build_prompt(tokenizer, Chat(system="Be brief.", documents=True))
+
+    documents: list[dict[str, Any]] = [
+        {"title": document.name, "text": document.text.strip()} for document in TIDE
+    ]
+    if template == NUMBERED:
+        documents = [{"doc_id": i, **document} for i, document in enumerate(documents, 1)]
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "When?"}]
     assert prompt.text == tokenizer.backend.apply_chat_template(
-        turns, documents=numbered if template == NUMBERED else given, tokenize=False
+        messages, documents=documents, tokenize=False
     )
-    escape = (lambda t: json.dumps(t)[1:-1]) if template == AS_JSON else str
-    texts = [escape(d.text.strip()) for d in TIDE]
+
+    texts = [document.text.strip() for document in TIDE]
+    if template == AS_JSON:
+        texts = [json.dumps(text)[1:-1] for text in texts]
     assert [tokenizer.decode(ids).strip() for ids in prompt.references] == texts
-    plain = tokenizer.backend.encode(prompt.text, add_special_tokens=False)
-    assert (
-        len(control_tokens_in(tokenizer, prompt.ids))
-        == len(control_tokens_in(tokenizer, plain)) - 1
-    )  # that of a text
+
+    # The mark in the text of a document is no control token, as it is for a plain tokenizer.
+    plain_ids = tokenizer.backend.encode(prompt.text, add_special_tokens=False)
+    marks = len(control_tokens_in(tokenizer, plain_ids))
+    assert len(control_tokens_in(tokenizer, prompt.ids)) == marks - 1
 
 
 @pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON, CHATML.replace("trim", "tojson")])
 @given(data=st.data())
 def test_no_text_of_a_template_becomes_a_control_token(template: str, data: Any) -> None:
-    tokenizer = tokenizer_of("qwen")
-    tokenizer = Tokenizer(tokenizer.backend)
+    tokenizer = Tokenizer(tokenizer_of("qwen").backend)
     tokenizer.backend.chat_template = template
-    texts = data.draw(
+    question, system, *texts = data.draw(
         st.lists(hostile_texts("qwen").map(utf8).map(str.strip), min_size=4, max_size=6)
     )
-    pairs = list(zip(texts[2::2], texts[3::2], strict=False)) * ("documents" in template)
-    own = render(tokenizer.backend, user("x"), Chat(system="x"), [("x", "x")] * len(pairs))
-    wanted = control_tokens_in(
-        tokenizer, tokenizer.backend.encode(own.text, add_special_tokens=False)
-    )
-    chat = render(tokenizer.backend, user(texts[0] + "x"), Chat(system=texts[1] + "x"), pairs)
-    assert (
-        control_tokens_in(tokenizer, tokenizer.locate(chat.text, template=chat.template).ids)
-        == wanted
-    )
-    # The template's spans, in a row, are what it writes around texts of nothing.
-    written = "".join(chat.text[a:b] for a, b in chat.template)
-    bare = "".join(own.text[a:b] for a, b in own.template)
-    assert written == bare
+    documents = []
+    if "documents" in template:
+        documents = list(zip(texts[::2], texts[1::2], strict=False))  # names and texts
+
+    hostile = render(tokenizer.backend, user(question + "x"), Chat(system=system + "x"), documents)
+    harmless_documents = [("x", "x")] * len(documents)
+    harmless = render(tokenizer.backend, user("x"), Chat(system="x"), harmless_documents)
+
+    ids = tokenizer.locate(hostile.text, template=hostile.template).ids
+    harmless_ids = tokenizer.backend.encode(harmless.text, add_special_tokens=False)
+    assert control_tokens_in(tokenizer, ids) == control_tokens_in(tokenizer, harmless_ids)
+    # Whatever the texts, the template writes the same around them.
+    assert template_text(hostile) == template_text(harmless)
+
+
+def template_text(rendered: Rendered) -> str:
+    return "".join(rendered.text[start:end] for start, end in rendered.template)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_unsupported_inputs_of_a_template_are_errors(
     template: Any, chat: Chat, words: str, hint: str
 ) -> None:
     with pytest.raises(ModelError) as caught:
-        built(template, chat)
+        build_prompt(template, chat)
     assert words in str(caught.value)
     assert hint in caught.value.hint
 
@@ -144,48 +151,68 @@ def test_unsupported_inputs_of_a_template_are_errors(
 )
 def test_invalid_template_arguments_are_refused(template: Any, chat: Chat, words: str) -> None:
     with pytest.raises(UsageError, match=words.replace("|", r"\|")) as caught:
-        built(template, chat)
-    assert caught.value.hint and not is_private(caught.value)  # over HTTP it says that, too
+        build_prompt(template, chat)
+    assert caught.value.hint
+    assert not is_private(caught.value)  # HTTP clients get the same message.
 
 
-def test_documents_are_numbered_for_templates_with_doc_id() -> None:
+def test_a_template_is_chosen_by_its_name() -> None:
     templates = {"default": NUMBERED, "rag": LISTED}
-    chat = Chat(template="rag", documents=True)
-    assert built(templates, chat).text == built(LISTED, Chat(documents=True)).text
+    prompt = build_prompt(templates, Chat(template="rag", documents=True))
+    assert prompt.text == build_prompt(LISTED, Chat(documents=True)).text
 
 
-def test_arguments_without_effect_get_a_warning() -> None:
-    on, off = (Chat(arguments=(f"enable_thinking={value}",)) for value in ("true", "false"))
-    assert built(THINKS, on).text == built(THINKS, off).text.removesuffix("</think>")
-    tokenizer = with_template(THINKS)
-    other = replace(on, arguments=(*on.arguments, "enable_thinkin=true"))
-    for chat, words in ((on, []), (off, ["enable_thinking"]), (other, ["enable_thinkin"])):
-        told = list(try_chat(tokenizer, chat))
-        assert [line.split()[1].partition("=")[2] for line in told] == words
-    needed = with_template(
-        "{{ '' if effort is defined else raise_exception('no effort') }}" + CHATML
-    )
-    assert list(try_chat(needed, Chat(arguments=("effort=high",)))) == []
+ON = "enable_thinking=true"
+OFF = "enable_thinking=false"
+
+
+def test_arguments_reach_the_template() -> None:
+    with_thinking = build_prompt(THINKS, Chat(arguments=(ON,))).text
+    without_thinking = build_prompt(THINKS, Chat(arguments=(OFF,))).text
+    assert without_thinking == f"{with_thinking}</think>"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "without_effect"),
+    [
+        ((ON,), []),
+        ((OFF,), ["enable_thinking"]),  # the template's default
+        ((ON, "enable_thinkin=true"), ["enable_thinkin"]),
+    ],
+)
+def test_arguments_without_effect_get_a_warning(
+    arguments: tuple[str, ...], without_effect: list[str]
+) -> None:
+    warnings = list(try_chat(with_template(THINKS), Chat(arguments=arguments)))
+    flags = [warning.split()[1] for warning in warnings]
+    assert flags == [f"template_arg={name}" for name in without_effect]
+
+
+def test_a_required_argument_has_an_effect() -> None:
+    requires_effort = "{{ '' if effort is defined else raise_exception('no effort') }}" + CHATML
+    assert not list(try_chat(with_template(requires_effort), Chat(arguments=("effort=high",))))
 
 
 def test_a_template_is_tried_once_per_form_of_conversation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[str] = []
+    trials: list[Callable[[], Any]] = []
 
-    def counted(work: Callable[[], Any], **bounds: float) -> Any:
-        made.append("frame")
+    def counting_bounded(work: Callable[[], Any], **limits: float) -> Any:
+        trials.append(work)
         return bounded(work, seconds=5, megabytes=256)
 
-    monkeypatch.setattr("ngtcli.prompts.chat.bounded", counted)
+    monkeypatch.setattr("ngtcli.prompts.chat.bounded", counting_bounded)
     tokenizer = with_template(CHATML + "{# one that no other test tries #}")
-    for n, said in ((1, [user("One?")]), (2, [user("Two?")]), (2, [user("Two?")])):
-        turns = [*said[0], ("assistant", f"{n}."), *user("Why?")]
-        assert f"\n{n}.<|im_end|>" in render(tokenizer.backend, turns).text
-    assert len(made) == 1
+
+    for question, answer in (("One?", "1."), ("Two?", "2."), ("Two?", "2.")):
+        messages = [*user(question), ("assistant", answer), *user("Why?")]
+        assert f"\n{answer}<|im_end|>" in render(tokenizer.backend, messages).text
+    assert len(trials) == 1
+
     for system in ("Be brief.", "Be kind."):
         render(tokenizer.backend, user("One?"), Chat(system=system))
-    assert len(made) == 2
+    assert len(trials) == 2
 
 
 def test_a_long_conversation_forks_the_process_once(
@@ -194,34 +221,38 @@ def test_a_long_conversation_forks_the_process_once(
     forks: list[int] = []
     fork = os.fork
 
-    def counted() -> int:
+    def counting_fork() -> int:
         forks.append(1)
         return fork()
 
-    monkeypatch.setattr(os, "fork", counted)
+    monkeypatch.setattr(os, "fork", counting_fork)
     tokenizer = with_template(CHATML + "{# one that is forked for once #}")
-    said = user("One?")
+    messages = user("One?")
     for n in range(6):
-        assert "<|im_end|>" in render(tokenizer.backend, said).text
-        said = [*said, ("assistant", f"{n}."), *user("Why?")]
+        assert "<|im_end|>" in render(tokenizer.backend, messages).text
+        messages = [*messages, ("assistant", f"{n}."), *user("Why?")]
     assert len(forks) == 1
 
 
-@pytest.mark.parametrize("roles", ["system", "assistant"])
-def test_a_template_without_a_role_renders_the_others(roles: str) -> None:
-    own = f"{{% if messages | selectattr('role', 'equalto', '{roles}') | list %}}"
-    tokenizer = with_template(own + "{{ raise_exception('no such role') }}{% endif %}" + CHATML)
+@pytest.mark.parametrize("role", ["system", "assistant"])
+def test_a_template_without_a_role_renders_the_others(role: str) -> None:
+    has_role = f"messages | selectattr('role', 'equalto', '{role}') | list"
+    refusal = f"{{% if {has_role} %}}{{{{ raise_exception('no such role') }}}}{{% endif %}}"
+    tokenizer = with_template(refusal + CHATML)
     assert "One?" in render(tokenizer.backend, user("One?")).text
     with pytest.raises(ModelError, match="no such role"):
         render(tokenizer.backend, [("assistant", "A."), *user("B?")], Chat(system="Be brief."))
 
 
-@pytest.mark.parametrize("endless", ["messages | length > 2", "messages | length < 2"])
-def test_a_template_that_exceeds_its_limits_is_refused(endless: str) -> None:
-    """Whether it does so in a conversation or for a single message."""
-    big = f"{{% if {endless} %}}{{% set x = 'x' * 10 ** 10 %}}{{% endif %}}"
+@pytest.mark.parametrize(
+    "condition",
+    ["messages | length > 2", "messages | length < 2"],
+    ids=["for a conversation", "for a single message"],
+)
+def test_a_template_that_exceeds_its_limits_is_refused(condition: str) -> None:
+    large = f"{{% if {condition} %}}{{% set x = 'x' * 10 ** 10 %}}{{% endif %}}"
     with pytest.raises(ModelError, match="memory|MB"):
-        render(with_template(big + CHATML).backend, user("One?"))
+        render(with_template(large + CHATML).backend, user("One?"))
 
 
 def test_a_template_that_changes_texts_is_refused() -> None:
@@ -229,25 +260,32 @@ def test_a_template_that_changes_texts_is_refused() -> None:
         list(try_chat(with_template(CHATML.replace("trim", "upper")), Chat()))
 
 
-def test_a_template_may_look_at_texts() -> None:
-    """As that of SmolLM3, whose system text says whether it thinks, which is taken out of it."""
-    own = CHATML.replace("m.content", "m.content.replace('/no_think', '')")
-    looks = with_template(own + "{{ '-' if '/no_think' in messages[0].content else '+' }}")
-    asked = [render(looks.backend, user("Why?"), Chat(system=s)) for s in ("/no_think", "Think.")]
-    assert [chat.text[-1] for chat in asked] == ["-", "+"]
-    assert "no_think" not in asked[0].text
+def test_a_template_may_look_for_a_switch_in_the_system_prompt() -> None:
+    """SmolLM3's template looks for /no_think in the system prompt and takes it out."""
+    without_switch = CHATML.replace("m.content", "m.content.replace('/no_think', '')")
+    mark = "{{ '-' if '/no_think' in messages[0].content else '+' }}"
+    backend = with_template(without_switch + mark).backend
+
+    off = render(backend, user("Why?"), Chat(system="/no_think")).text
+    on = render(backend, user("Why?"), Chat(system="Think.")).text
+    assert off.endswith("-")
+    assert "no_think" not in off
+    assert on.endswith("+")
+
     with pytest.raises(ModelError, match="changes the text"):
-        render(looks.backend, user("What is /no_think?"), Chat(system="Think."))
+        render(backend, user("What is /no_think?"), Chat(system="Think."))
 
 
-@pytest.mark.parametrize("item", ["", "x", "=x", "a b=x", "x=1 x=2", "1a=2"])
-def test_an_argument_without_a_value_is_refused(item: str) -> None:
+@pytest.mark.parametrize(
+    "items", [("",), ("x",), ("=x",), ("a b=x",), ("x=1", "x=2"), ("1a=2",)], ids=" ".join
+)
+def test_invalid_arguments_are_refused(items: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="template_arg is"):
-        Settings.of(template_arg=tuple(item.split(" ")) if item.count("=") == 2 else (item,))
+        Settings.of(template_arg=items)
 
 
 def test_argument_values_are_json_or_text() -> None:
-    items = {
+    values = {
         "true": True,
         "True": "True",
         "1.5": 1.5,
@@ -263,11 +301,11 @@ def test_argument_values_are_json_or_text() -> None:
         "7" * 9999: "7" * 9999,
         "2026-01-01": "2026-01-01",
     }
-    for written, value in items.items():
-        assert template_variables([f"x={written}"]) == {"x": value}
+    for text, value in values.items():
+        assert template_variables([f"x={text}"]) == {"x": value}
 
 
-# --- as commands have it ---
+# --- the commands ---
 
 TURNS = "{% for m in messages %}<|user|>{{ m.content | trim }}<|end|>{% endfor %}"
 ANSWER = "{{ mood if mood is defined }}<|assistant|>"
@@ -276,7 +314,7 @@ RAG = "{% for d in documents or [] %}<|user|>{{ d.title }}: {{ d.text }}<|end|>{
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    """The built-in model with a template that takes system texts, and one named rag."""
+    """The built-in model with a template that has a system prompt, and one named rag."""
     folder = tmp_path / "model"
     (folder / "additional_chat_templates").mkdir(parents=True)
     for path in BUILTIN_PATH.iterdir():
@@ -287,38 +325,58 @@ def model(tmp_path: Path) -> str:
     return str(folder)
 
 
-def sent(*arguments: str, **more: Any) -> str:
+def prompt_of(*arguments: str, **options: Any) -> str:
     """The prompt of `ngt summarize` for the harbour."""
-    done = ngt("summarize", HARBOUR, "--dry-run", *arguments, **more)
+    done = ngt("summarize", HARBOUR, "--dry-run", *arguments, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode()
 
 
-def test_system_prompts_come_from_every_layer(model: str, tmp_path: Path) -> None:
-    (tmp_path / "wording").mkdir()
-    (tmp_path / "wording" / "system.txt").write_bytes("\ufeffBe brief, é.\r\n".encode())
-    (tmp_path / "ngt.yaml").write_text("system: Be brief, é.\n")
-    (tmp_path / "other").mkdir()
+SYSTEM = "Be brief, é."
+
+
+@pytest.fixture
+def system_file(tmp_path: Path) -> Path:
+    """A file with the system prompt, a byte order mark and a line end of Windows."""
+    path = tmp_path / "system.txt"
+    path.write_bytes(f"\ufeff{SYSTEM}\r\n".encode())
+    return path
+
+
+def is_system_prompt(prompt: str) -> bool:
+    return prompt.startswith(f"<|user|>{SYSTEM}<|end|><|user|>The")
+
+
+def test_a_system_prompt_comes_from_a_flag_or_a_variable(model: str, system_file: Path) -> None:
+    assert is_system_prompt(prompt_of("-m", model, "--system", f" {SYSTEM} "))
+    assert is_system_prompt(prompt_of("-m", model, "--system", f"@{system_file}"))
+    assert is_system_prompt(prompt_of("-m", model, NGT_SYSTEM=f"@{system_file}"))
+
+
+def test_a_system_prompt_comes_from_the_current_folder_unless_a_flag_is_empty(
+    model: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ngt.yaml").write_text(f"system: {SYSTEM}\n")
+    assert is_system_prompt(prompt_of("-m", model, cwd=tmp_path))
+    assert prompt_of("-m", model, "--system", "", cwd=tmp_path).startswith("<|user|>The")
+
+
+def test_a_system_prompt_comes_from_a_file_beside_the_configuration(
+    model: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "home" / "config"
+    config.mkdir(parents=True)
+    (config / "config.yaml").write_text("system: '@own.txt'\n")
+    (config / "own.txt").write_text(SYSTEM)
+    assert is_system_prompt(prompt_of("-m", model, NGT_HOME=str(tmp_path / "home")))
+
+
+def test_a_system_prompt_comes_from_a_file_beside_the_preset(model: str, tmp_path: Path) -> None:
     presets = tmp_path / "home" / "config" / "presets"
     presets.mkdir(parents=True)
     (presets / "mine.yaml").write_text("template: '{documents}'\nsystem: '@own.txt'\n")
-    (presets / "own.txt").write_text("Be brief, é.")
-    config = tmp_path / "user" / "config"
-    config.mkdir(parents=True)
-    (config / "config.yaml").write_text("system: '@own.txt'\n")
-    (config / "own.txt").write_text("Be brief, é.")
-    user = {"NGT_HOME": str(tmp_path / "user")}
-    file, own = "@wording/system.txt", {"NGT_HOME": str(tmp_path / "home")}
-    for text in (
-        sent("-m", model, "--system", f"@{tmp_path / file[1:]}", cwd=tmp_path / "other"),
-        sent("-m", model, "--system", " Be brief, é. ", cwd=tmp_path / "other"),
-        sent("-m", model, cwd=tmp_path),
-        sent("-m", model, cwd=tmp_path / "other", **user),
-        sent("-m", model, cwd=tmp_path / "other", NGT_SYSTEM=f"@{tmp_path / file[1:]}"),
-        sent("-m", model, "-p", "mine", cwd=tmp_path / "other", **own),
-    ):
-        assert text.startswith("<|user|>Be brief, é.<|end|><|user|>The"), text[:99]
-    assert sent("-m", model, "--system", "", cwd=tmp_path).startswith("<|user|>The")
+    (presets / "own.txt").write_text(SYSTEM)
+    assert is_system_prompt(prompt_of("-m", model, "-p", "mine", NGT_HOME=str(tmp_path / "home")))
 
 
 @pytest.mark.parametrize(
@@ -337,36 +395,37 @@ def test_unsupported_template_flags_are_errors(
     model: str, tmp_path: Path, flags: list[str], words: str, code: int
 ) -> None:
     (tmp_path / "empty.txt").write_text("\n")
-    long = ["--overflow", "truncate"] * (code == 5)
-    done = ngt("summarize", HARBOUR, "-m", model, "--dry-run", *flags, *long, cwd=tmp_path)
-    assert done.returncode == code and words in done.stderr.decode(), done.stderr
+    # A prompt that does not fit would be answered in parts.
+    overflow = ["--overflow", "truncate"] if code == 5 else []
+    done = ngt("summarize", HARBOUR, "-m", model, "--dry-run", *flags, *overflow, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr.decode()
     assert done.stdout == b""
     assert done.stderr.count(b"\n") == 2
 
 
-def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> None:
-    rag = sent("-m", model, "--set", "chat_template=rag", "--set", "template_documents=yes")
-    assert rag.startswith("<|user|>harbour.txt: The")
-    assert "<|user|>Summarize the" in rag
-    glad = ngt(
-        "summarize",
-        HARBOUR,
-        "-m",
-        model,
-        "--dry-run",
-        "--set",
-        "template_arg=mood=glad",
-        "--set",
-        "template_arg=mod=2",
-    )
-    assert glad.stdout.endswith(b"glad<|assistant|>\n")
-    assert b"--set template_arg=mod changes nothing" in glad.stderr
-    assert b"arg mood" not in glad.stderr
-    assert sent("-m", model, "--set", "template_arg=mood=a\udcff").endswith("a?<|assistant|>\n")
+def test_flags_choose_the_template_and_pass_documents_to_it(model: str) -> None:
+    flags = ["--set", "chat_template=rag", "--set", "template_documents=yes"]
+    prompt = prompt_of("-m", model, *flags)
+    assert prompt.startswith("<|user|>harbour.txt: The")
+    assert "<|user|>Summarize the" in prompt
+
+
+def test_flags_pass_arguments_to_the_template(model: str) -> None:
+    flags = ["--set", "template_arg=mood=glad", "--set", "template_arg=mod=2"]
+    done = ngt("summarize", HARBOUR, "-m", model, "--dry-run", *flags)
+    assert done.stdout.endswith(b"glad<|assistant|>\n")
+    assert b"--set template_arg=mod changes nothing" in done.stderr
+    assert b"template_arg=mood" not in done.stderr
+
+
+def test_bytes_that_are_not_utf_8_in_an_argument_are_replaced(model: str) -> None:
+    prompt = prompt_of("-m", model, "--set", "template_arg=mood=a\udcff")
+    assert prompt.endswith("a?<|assistant|>\n")
 
 
 def test_lines_of_a_batch_have_template_settings(model: str, tmp_path: Path) -> None:
-    own = [
+    settings_of_lines = [
         {"system": "Be brief."},
         {},
         {"template_arg": ["mood=glad"]},
@@ -374,20 +433,20 @@ def test_lines_of_a_batch_have_template_settings(model: str, tmp_path: Path) -> 
         {"chat_template": "none"},
         {"template_arg": "mood"},
     ]
-    lines = [{"context": "The tide is high.", "settings": one} for one in own]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with (tmp_path / "in.jsonl").open("w") as file:
+        for settings in settings_of_lines:
+            print(json.dumps({"context": "The tide is high.", "settings": settings}), file=file)
+
     done = ngt("batch", "in.jsonl", "-m", model, "--max-tokens", "2", cwd=tmp_path)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    rows = [row for _, row in sorted((row["id"], row) for row in found)]
-    counts = [row["statistics"]["prompt_tokens"] for row in rows[:3]]
     assert done.returncode == 7
-    assert counts[1] < counts[2] < counts[0]
+
+    rows = sorted(map(json.loads, done.stdout.splitlines()), key=lambda row: row["id"])
+    system, default, argument = (row["statistics"]["prompt_tokens"] for row in rows[:3])
+    assert default < argument < system
     assert [row["error"]["exit_code"] for row in rows[3:]] == [2, 2, 2]
     assert "Write the text itself." in rows[3]["error"]["hint"]
 
 
-def test_the_prefix_cache_depends_on_every_template_setting() -> None:
-    names = ("system", "chat_template", "template_arg", "template_documents")
-    assert all(name in deciding(Settings(), preset()) for name in names)
-    with pytest.raises(UsageError, match="two"):
-        Settings.of(template_arg=("two=1", "two=2"))
+@pytest.mark.parametrize("name", ["system", "chat_template", "template_arg", "template_documents"])
+def test_the_prefix_cache_depends_on_every_template_setting(name: str) -> None:
+    assert name in deciding(Settings(), preset())
