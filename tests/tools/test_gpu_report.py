@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -10,11 +11,11 @@ import torch
 from ngtcli.config import Settings
 from tests.support.tiny_models import make_target
 from tests.tools import gpu_report
-from tests.tools.gpu_report import score_error
+from tests.tools.gpu_report import logits_error
 from tests.tools.shapes.model import Shape, make_hf, plan
 from tests.tools.shapes.timing import read_bytes
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 8192,
     "hidden_size": 32,
@@ -37,60 +38,91 @@ def shape(tmp_path: Path) -> str:
     return str(tmp_path / "tiny.json")
 
 
-def test_every_part_gives_lines_and_figures(
+def test_every_part_has_lines_and_figures(
     shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gpu_report.main([*FLAGS, "--shapes", shape, "--json", str(tmp_path / "r.json")])
+    gpu_report.main([*FLAGS, "--shapes", shape, "--json", str(tmp_path / "report.json")])
+
     table = capsys.readouterr().out
-    found = json.loads((tmp_path / "r.json").read_text())
-    assert not any(line["what"] in ("failed", "left out") for line in found["lines"]), table
-    parts = {line["part"] for line in found["lines"]}
-    assert parts == {"machine", "same tokens", "shape", "scores", "step", "plain", "replay"}
+    report = json.loads((tmp_path / "report.json").read_text())
+    lines = report["lines"]
+    parts = report["parts"]
+    assert not any(line["measure"] in ("failed", "left out") for line in lines), table
+    assert {line["part"] for line in lines} == {
+        "machine",
+        "same tokens",
+        "shape",
+        "scores",
+        "step",
+        "plain",
+        "replay",
+    }
+    assert all(line["value"] in table for line in lines)
+
     for name in ("builtin float32", "builtin bfloat16 exact", "tiny", "tiny exact"):
-        figures = found["parts"]["same tokens"][name]["figures"]
-        assert figures["same"] == figures["answers"] == 2
+        figures = parts["same tokens"][name]["figures"]
+        assert figures["answers"] == 2
+        assert figures["same"] == 2
     for name in ("builtin", "tiny"):
-        assert found["parts"]["scores"][name]["figures"]["difference"] < 1e-4
-    steps = found["parts"]["step"]["tiny behind 64"]["figures"]
-    assert [s["rows"] for s in steps] == [1, 4] and all(s["seconds"] > 0 for s in steps)
-    assert "tiny behind 4096" not in found["parts"]["step"]  # beyond the shape's context
-    assert set(found["parts"]["plain"]["tiny"]["figures"]) == {"ngt", "generate"}
-    replayed = found["parts"]["replay"]["tiny"]["figures"]
-    assert replayed["label"] == "random weights of shape tiny; tokens from the recording"
-    assert all(line["value"] in table for line in found["lines"])
+        assert parts["scores"][name]["figures"]["difference"] < 1e-4
+
+    steps = parts["step"]["tiny behind 64"]["figures"]
+    assert [step["rows"] for step in steps] == [1, 4]
+    assert all(step["seconds"] > 0 for step in steps)
+    assert "tiny behind 4096" not in parts["step"]  # beyond the shape's context
+    assert set(parts["plain"]["tiny"]["figures"]) == {"ngt", "generate"}
+    label = parts["replay"]["tiny"]["figures"]["label"]
+    assert label == "random weights of shape tiny; tokens from the recording"
 
 
 def test_a_part_that_fails_or_has_no_time_says_so(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    args = gpu_report._arguments([*FLAGS, "--shapes", f"nonesuch,{shape}", "--methods", "trie"])
-    made = gpu_report.own_recording(Settings.of(device="cpu"), args)
-    monkeypatch.setattr(gpu_report, "own_recording", lambda *_: made)
-    for other in ("builtin_scores", "builtin_sameness", "sameness", "replay"):  # run above
-        monkeypatch.setattr(gpu_report.Report, other, lambda *_: (None, []))
-    with patch("tests.tools.gpu_report.score_error", side_effect=ValueError("so\nit is")):
-        lines = {(x.part, x.of): x for x in gpu_report.Report(args).run().lines}
-    assert lines["shape", "nonesuch"].value.startswith("FileNotFoundError: ")
-    assert lines["scores", "tiny"].value == "ValueError: so"
-    assert lines["plain", "tiny"].value
+    args = gpu_report.parse_arguments(
+        [*FLAGS, "--shapes", f"nonesuch,{shape}", "--methods", "trie"]
+    )
+    recording = gpu_report.record_builtin(Settings.of(device="cpu"), args)
+    monkeypatch.setattr(gpu_report, "record_builtin", lambda *_: recording)
+    # The test above runs these parts, which take the longest.
+    for part in ("builtin_scores", "builtin_sameness", "sameness", "replay"):
+        monkeypatch.setattr(gpu_report.Report, part, lambda *_: (None, []))
+
+    error = ValueError("no such\nlayer")
+    with patch("tests.tools.gpu_report.logits_error", side_effect=error):
+        report = gpu_report.Report(args).run()
+    values = {(line.part, line.subject): line.value for line in report.lines}
+    assert values["shape", "nonesuch"].startswith("FileNotFoundError: ")
+    assert values["scores", "tiny"] == "ValueError: no such"
+    assert values["plain", "tiny"]
+
     args.minutes = 0.0
-    assert {x.what for x in gpu_report.Report(args).run().lines[1:]} == {"left out"}
+    report = gpu_report.Report(args).run()
+    assert {line.measure for line in report.lines[1:]} == {"left out"}
 
 
-def test_scores_of_another_model_are_told_apart() -> None:
-    one, two = make_target(seed=1), make_target(seed=2)
-    assert score_error(one, one.hf, [1, 3, 8]) < 1e-4
-    assert score_error(one, two.hf, [1, 3, 8]) > 0.5
+def test_logits_of_another_model_are_far_off() -> None:
+    model = make_target(seed=1)
+    other_model = make_target(seed=2)
+
+    assert logits_error(model, model.hf, [1, 3, 8]) < 1e-4
+    assert logits_error(model, other_model.hf, [1, 3, 8]) > 0.5
 
 
-def test_the_bytes_read_leave_out_the_table_and_the_experts_not_taken() -> None:
-    settings = Settings.of(device="cpu")
-    planned = plan(Shape("tiny", SHAPE), settings)
-    whole = sum(p.nbytes for p in make_hf(planned).parameters())
-    assert read_bytes(planned, 1) == read_bytes(planned, 64) == whole - 8192 * 32 * 4
-    tied = plan(Shape("tied", {**SHAPE, "tie_word_embeddings": True}), settings)
+def test_the_bytes_read_exclude_the_embedding_table() -> None:
+    untied = plan(Shape("tiny", SHAPE), Settings.of(device="cpu"))
+    weight_bytes = sum(parameter.nbytes for parameter in make_hf(untied).parameters())
+    table_bytes = SHAPE["vocab_size"] * SHAPE["hidden_size"] * 4
+    assert read_bytes(untied, 1) == weight_bytes - table_bytes
+    assert read_bytes(untied, 64) == weight_bytes - table_bytes
+
+
+def test_the_bytes_read_include_a_table_that_is_also_the_output_layer() -> None:
+    tied = plan(Shape("tied", {**SHAPE, "tie_word_embeddings": True}), Settings.of(device="cpu"))
     assert read_bytes(tied, 1) == tied.weight_bytes
-    experts = {
+
+
+def test_the_bytes_read_exclude_experts_that_are_not_chosen() -> None:
+    shape = {
         **SHAPE,
         "model_type": "qwen3_moe",
         "num_experts": 8,
@@ -98,8 +130,11 @@ def test_the_bytes_read_leave_out_the_table_and_the_experts_not_taken() -> None:
         "moe_intermediate_size": 16,
         "head_dim": 8,
     }
-    mixed = plan(Shape("experts", experts), settings)
-    of_experts = 2 * 8 * 3 * 32 * 16 * 4  # layers, experts, matrices, inputs, outputs, bytes
-    less = read_bytes(mixed, 10_000) - read_bytes(mixed, 1)
-    assert less == pytest.approx(of_experts * 0.75, rel=1e-3)
-    assert torch.finfo(mixed.dtype).bits == 32
+    moe = plan(Shape("experts", shape), Settings.of(device="cpu"))
+    assert torch.finfo(moe.dtype).bits == 32
+
+    # 2 layers, 8 experts, 3 matrices of 32 x 16, 4 bytes a weight. Many rows choose all experts,
+    # one row chooses 2 of the 8.
+    expert_bytes = 2 * 8 * 3 * 32 * 16 * 4
+    difference = read_bytes(moe, 10_000) - read_bytes(moe, 1)
+    assert difference == pytest.approx(expert_bytes * 0.75, rel=1e-3)
