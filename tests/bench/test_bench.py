@@ -82,13 +82,15 @@ def test_prompts_come_from_json_lines_and_the_table_goes_to_a_file(tmp_path: Pat
     assert done.returncode == 0
     assert done.stdout == done.stderr == b""
     title, headings, plain, trie, empty, facts = (tmp_path / "out.txt").read_text().splitlines()
-    assert title == "# 1 prompt, at most 64 draft nodes per step" and empty == ""
+    assert title == "# 1 prompt, at most 64 draft nodes per step"
+    assert empty == ""
     named = dict(zip(headings.split("\t"), trie.split("\t"), strict=True))
     assert named["method"] == "trie"
     assert named["speed-up"].endswith("×")
     parts = ("prefill", "draft", "tree", "forward", "verify", "cache")
     assert sum(int(named[part].rstrip("%")) for part in parts) == pytest.approx(100, abs=3)
-    assert plain.startswith("none\t1.00×\t") and facts.startswith("# builtin · float32 on cpu")
+    assert plain.startswith("none\t1.00×\t")
+    assert facts.startswith("# builtin · float32 on cpu")
 
 
 def test_ctrl_c_keeps_what_was_measured() -> None:
@@ -135,7 +137,9 @@ def test_flags_say_which_part_of_a_recording_is_replayed_and_how(tmp_path: Path)
     methods = (folder, "--methods", "trie, recycling")
     part = ("--tasks", "b,a", "--limit", "2", "--ids", "odd", "--num-draft", "4,8", "--fresh")
     body = json.loads(replayed(*methods, *part, "--set", "n=4", "--json").stdout)
-    assert (body["questions"], body["fresh"], body["model"]) == (2, True, "tiny")
+    assert body["questions"] == 2
+    assert body["fresh"] is True
+    assert body["model"] == "tiny"
     rows = [(r["method"], r["num_draft"], r["task"]) for r in body["rows"]]
     assert rows == [("trie", k, task) for k in (4, 8) for task in ("b", "overall")]
     assert max(int(k) for r in body["rows"] for k in r["acceptance_histogram"]) == 3  # of a window

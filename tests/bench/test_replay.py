@@ -61,10 +61,14 @@ def test_a_replay_counts_what_the_live_run_counted(
         assert list(trace.output_ids) == run.output
         drafter = make_drafter(method, DraftSettings())
         context = Context(trace.prompt_ids, None, (trace.prompt_ids,))
-        again, live = replay(trace, drafter, context, num_draft), run.statistics
-        assert (again.histogram, again.drafted) == (live.acceptance_histogram, live.drafted_tokens)
-        assert (again.steps, len(again.ids)) == (live.steps, live.new_tokens)
-        assert again.histogram and again.histogram.total() == len(again.draft_us)  # type: ignore
+        again = replay(trace, drafter, context, num_draft)
+        live = run.statistics
+        assert again.histogram == live.acceptance_histogram
+        assert again.drafted == live.drafted_tokens
+        assert again.steps == live.steps
+        assert len(again.ids) == live.new_tokens
+        assert again.histogram
+        assert again.histogram.total() == len(again.draft_us)  # type: ignore
 
 
 def test_best_tokens_are_those_of_the_models_logits_after_each_token() -> None:
@@ -194,7 +198,9 @@ def test_a_recording_by_hand_needs_neither_references_nor_room(tmp_path: Path) -
     short = {"id": 7, "task": "b", "prompt_ids": [1], "output_ids": [9, 8]}
     (tmp_path / "traces.jsonl").write_text(json.dumps(short))
     (trace,) = read_traces(tmp_path).traces
-    assert (trace.id, trace.room, trace.references) == ("7", 1024, ())
+    assert trace.id == "7"
+    assert trace.room == 1024
+    assert trace.references == ()
 
 
 def test_a_recording_past_the_bound_is_refused(tmp_path: Path) -> None:
@@ -234,7 +240,9 @@ def test_a_replay_without_drafts_accepts_none_of_them(tmp_path: Path) -> None:
         writer.add("1", "a", [1, 2, 3], [4, 5, END])
     (row, overall) = replayed(tmp_path / "t", ["none"], [8]).rows
     assert row.draft_acceptance_rate == overall.draft_acceptance_rate == 0.0
-    assert (row.num_draft, row.nodes_per_step, row.undrafted_share) == (0, 0.0, 1.0)
+    assert row.num_draft == 0
+    assert row.nodes_per_step == 0.0
+    assert row.undrafted_share == 1.0
     assert row.draft_us_median <= row.draft_us_p99
     assert percentile([], 50) == 0.0
     assert percentile([1.0, 2.0, 4.0], 75) == 3.0
@@ -276,7 +284,8 @@ def test_a_name_too_long_for_a_folder_is_no_recording(tmp_path: Path) -> None:
 
 
 def test_spec_bench_files_become_traces_with_history_in_later_turns(tmp_path: Path) -> None:
-    folder, lines = tmp_path / "s", {"question_id": 7, "model_id": "vicuna"}
+    folder = tmp_path / "s"
+    lines = {"question_id": 7, "model_id": "vicuna"}
     tokenizer = PreTrainedTokenizerFast.from_pretrained(BUILTIN_PATH)
     tokenizer.save_pretrained(folder / "tokenizer")
     question = {"question_id": 7, "category": "writing", "turns": ["Say it.", "Again."]}
@@ -285,7 +294,10 @@ def test_spec_bench_files_become_traces_with_history_in_later_turns(tmp_path: Pa
     (folder / "answers.jsonl").write_text(json.dumps({**lines, "choices": choices}) + "\n")
     assert convert(folder, tmp_path / "all", every_turn=True) == 2  # lengths of 0 cannot be right
     first, second = read_traces(tmp_path / "all").traces
-    assert (first.id, second.id, first.task, first.room) == ("7", "7/2", "writing", 1024)
+    assert first.id == "7"
+    assert second.id == "7/2"
+    assert first.task == "writing"
+    assert first.room == 1024
     assert first.output_ids == second.output_ids
     assert second.prompt_ids[: len(first.prompt_ids) - 2] == first.prompt_ids[:-2]
     assert len(second.prompt_ids) > len(first.prompt_ids) + len(first.output_ids)

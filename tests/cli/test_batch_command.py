@@ -78,7 +78,8 @@ def test_warnings_name_their_line_and_quiet_leaves_them_out(
     for number in (1, 2):
         assert f"ngt: line {number}: the answer is cut off" in done.stderr.decode()
     quiet = run(source, "-q", name="quiet.jsonl")
-    assert (quiet.returncode, quiet.stderr) == (0, b"")
+    assert quiet.returncode == 0
+    assert quiet.stderr == b""
 
 
 def test_answers_and_errors_are_in_the_order_of_the_lines(source: Path, fake: FakeAnswers) -> None:
@@ -93,7 +94,8 @@ def test_answers_and_errors_are_in_the_order_of_the_lines(source: Path, fake: Fa
     assert [rows[i]["error"]["exit_code"] for i in WRONG] == [2, 3, 3]
     assert rows[10]["text"] == "Tide four is in"
     assert rows[10]["documents"][0]["name"] == "tide.txt"
-    assert (rows[2]["task"], rows[3]["task"]) == ("ask", "summarize")
+    assert rows[2]["task"] == "ask"
+    assert rows[3]["task"] == "summarize"
     assert rows[4]["settings"]["max_tokens"] == 5
     assert rows[2]["settings"]["max_tokens"] == 256
     validator = Draft202012Validator(build("batch"))
@@ -104,7 +106,8 @@ def test_answers_and_errors_are_in_the_order_of_the_lines(source: Path, fake: Fa
 @pytest.mark.parametrize("stop_at", [1, 4, 8])
 def test_an_interrupted_run_resumes(source: Path, fake: FakeAnswers, stop_at: int) -> None:
     run(source, name="whole.jsonl")
-    whole, fake.asked = list(fake.asked), []
+    whole = list(fake.asked)
+    fake.asked = []
 
     def stop(text: str) -> None:
         if len(fake.asked) == stop_at:
@@ -125,7 +128,8 @@ def test_an_interrupted_run_resumes(source: Path, fake: FakeAnswers, stop_at: in
     assert steady(read(source)) == steady(read(source, "whole.jsonl"))
     assert len(fake.asked) <= len(whole) + 2  # those of the pass that was interrupted
     count = len(fake.asked)
-    assert run(source).returncode == 7 and len(fake.asked) == count  # all is done
+    assert run(source).returncode == 7
+    assert len(fake.asked) == count  # all is done
 
 
 def test_an_error_caused_by_ctrl_c_ends_the_run(
@@ -172,7 +176,8 @@ def test_failed_lines_are_retried_in_their_places(source: Path, fake: FakeAnswer
     assert len(bad) == 7
     assert first[1]["error"]["message"] == "no scores"
     assert first[10]["error"]["message"] == "RuntimeError: shapes do not match"
-    fake.before, fake.asked = lambda _: None, []
+    fake.before = lambda _: None
+    fake.asked = []
     (source.parent / "nowhere.txt").write_text("It is there now.")
     done = run(source, "--retry-failed")
     assert done.returncode == 7
@@ -199,7 +204,8 @@ def test_lines_with_changed_documents_are_named(
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     fake.before = fails
     assert run(source, "--limit", "4", "--batch-size", "4").returncode == 7
-    fake.before, fake.asked = lambda _: None, []
+    fake.before = lambda _: None
+    fake.asked = []
     (three / "a.txt").write_text("Text a is another.")
     stamp = (three / "b.txt").stat()
     done = run(source, "--retry-failed")
@@ -230,8 +236,10 @@ def test_a_resumed_batch_lists_folders_once(
     source = tmp_path / "in.jsonl"
     source.write_text('{"paths": ["docs"]}\n{"paths": ["docs/a.txt"]}\n' * 9)
     assert run(source).returncode == 0
-    walks, looks = list[str](), Counter[str]()
-    scandir, stamp_of = os.scandir, line_requests.stamp_of
+    walks = list[str]()
+    looks = Counter[str]()
+    scandir = os.scandir
+    stamp_of = line_requests.stamp_of
     monkeypatch.setattr(os, "scandir", lambda path: walks.append(path) or scandir(path))
     monkeypatch.setattr(
         line_requests, "stamp_of", lambda path: looks.update([path]) or stamp_of(path)
@@ -324,7 +332,8 @@ def test_contradictory_flags_are_refused_before_loading(source: Path) -> None:
         (("-",), 3, b"empty"),
     ):
         done = ngt("batch", *arguments)
-        assert done.returncode == code and words in done.stderr, (arguments, done.stderr)
+        assert done.returncode == code, (arguments, done.stderr)
+        assert words in done.stderr
     after = {path: path.read_bytes() for path in source.parent.iterdir() if path.is_file()}
     assert after == before
 
@@ -333,7 +342,8 @@ def test_contradictory_flags_are_refused_before_loading(source: Path) -> None:
 def test_a_stream_from_or_to_the_other_file_is_refused(
     source: Path, fake: FakeAnswers, stream: int, arguments: list[str]
 ) -> None:
-    before, kept = source.read_bytes(), os.dup(stream)
+    before = source.read_bytes()
+    kept = os.dup(stream)
     with source.open("r+b") as file:
         os.dup2(file.fileno(), stream)
         try:
@@ -382,7 +392,8 @@ def test_a_line_that_reads_the_output_is_refused(
     (tmp_path / "~" / "x.jsonl").touch()
     output = "new.jsonl" if "new" in named else "./~/x.jsonl" if "~" in named else "out.jsonl"
     done = ngt("batch", "in.jsonl", "-o", output, "--restart", cwd=tmp_path)
-    assert done.returncode == 2 and b"line 2 reads" in done.stderr, done.stderr
+    assert done.returncode == 2, done.stderr
+    assert b"line 2 reads" in done.stderr
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     assert after == before
     assert not fake.asked
@@ -446,7 +457,8 @@ def test_a_terminal_shows_one_status_line(source: Path, fake: FakeAnswers) -> No
 
 
 def test_answers_are_those_of_the_single_commands(tmp_path: Path) -> None:
-    text, long = Path(HARBOUR).read_text(), "The tide came in at noon that day. " * 400
+    text = Path(HARBOUR).read_text()
+    long = "The tide came in at noon that day. " * 400
     rows = [
         {"id": 1, "context": text},
         {"id": 2, "documents": [{"name": "harbour.txt", "text": text}], "question": "Who?"},
@@ -495,7 +507,8 @@ def test_a_folder_has_a_file_per_text_and_resumes(
 ) -> None:
     out = tmp_path / "out"
     done = ngt("summarize", str(three), "-o", f"{out}/")
-    assert done.returncode == 0 and done.stdout == b"", done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b""
     names = [".ngt.journal", *(f"{n}.txt" for n in "abc")]
     assert sorted(path.name for path in out.iterdir()) == names
     assert (out / "b.txt").read_text() == "Text b of three.\n"
@@ -576,7 +589,8 @@ def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswer
     assert b"bad.txt: binary" in done.stderr
     assert b"two.txt: no scores. Try again." in done.stderr
     assert {p.name for p in (tmp_path / "out").glob("*.txt")} == {"one.txt", "three.txt"}
-    fake.before, fake.asked = lambda _: None, []
+    fake.before = lambda _: None
+    fake.asked = []
     (tmp_path / "bad.txt").write_text("Text four is mended.")
     assert ngt("summarize", *files, "-o", f"{tmp_path}/out").returncode == 0
     assert len(fake.asked) == 2

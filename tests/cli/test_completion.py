@@ -79,5 +79,6 @@ def test_completion_loads_neither_torch_nor_transformers() -> None:
         "heavy = {'torch', 'transformers', 'numba'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
     assert done.stdout.split() == ["trie", "trtllm", "builtin", "ask"]

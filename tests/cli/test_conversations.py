@@ -84,7 +84,8 @@ def test_an_error_in_a_pipe_ends_the_conversation(
 ) -> None:
     (tmp_path / "in.txt").write_text("x")
     done = ngt("chat", *arguments, stdin=said + b"Never asked.\n", cwd=tmp_path)
-    assert done.returncode == code and words in done.stderr.decode(), done.stderr
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr.decode()
     assert done.stdout == b""
     assert done.stderr.count(b"\n") == 2
 
@@ -92,13 +93,15 @@ def test_an_error_in_a_pipe_ends_the_conversation(
 @pytest.mark.parametrize("name", ["/quit", "/exit", "/bye", "/q"])
 def test_names_of_other_programs_end_the_conversation(name: str) -> None:
     done = ngt("chat", stdin=f"/system\n{name}\n/sorces\n".encode())
-    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.returncode == 0
+    assert done.stdout == b""
     assert done.stderr == b"There is no system prompt.\n"
 
 
 def test_commands_need_no_model() -> None:
     done = ngt("chat", stdin=b"\n \n/docs\n/sources\n/system\n/help\n")
-    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.returncode == 0
+    assert done.stdout == b""
     told = done.stderr.decode()
     assert told.startswith("There are no documents; /docs add PATH reads some.\nThere is no")
     assert "There is no system prompt.\n" in told
@@ -241,7 +244,8 @@ def test_a_shortened_history_keeps_the_lines_of_another_chat(
     path = typed.history_path()
     assert path is not None
     path.write_bytes(b"".join(b"\n# then\n+%d\n" % i for i in range(100_000)))
-    size, read = path.stat().st_size, Path.read_bytes
+    size = path.stat().st_size
+    read = Path.read_bytes
     other = threading.Thread(target=typed.history_of(path).store_string, args=("of another",))
 
     def read_while_another_writes(self: Path) -> bytes:

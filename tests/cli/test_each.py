@@ -52,14 +52,16 @@ def test_a_server_that_has_ended_leaves_its_questions_to_a_model_loaded_here(
     expected = ask(docs)
     monkeypatch.setattr(Remote, "of", lambda _: Remote(Place(key="nobody-is-there")))
     done = ask(docs)
-    assert (done.returncode, done.stdout) == (0, expected.stdout)
+    assert done.returncode == 0
+    assert done.stdout == expected.stdout
     assert done.stderr.count(b"the server has ended") == 1
 
 
 def test_each_answers_about_every_file_in_order(docs: Path, fake: FakeAnswers) -> None:
     done = ask(docs)
     heads = "\n\n".join(f"==> {name} <==\nText {name[0]} of three." for name in NAMES)
-    assert (done.returncode, done.stdout.decode()) == (0, f"{heads}\n")
+    assert done.returncode == 0
+    assert done.stdout.decode() == f"{heads}\n"
     assert b"empty.txt: empty" in done.stderr
     assert b"odd.txt: binary" in done.stderr
     assert len(fake.asked) == 3
@@ -92,14 +94,16 @@ def test_json_lines_match_the_schema_and_include_errors(docs: Path, fake: FakeAn
 def test_a_table_has_a_row_per_file_and_resumes(
     tmp_path: Path, docs: Path, fake: FakeAnswers
 ) -> None:
-    out, fake.before = tmp_path / "out.csv", refuse_b
+    out = tmp_path / "out.csv"
+    fake.before = refuse_b
     done = ask(docs, "-o", str(out))
     assert done.returncode == 7
     assert b"b.txt: no scores. Try again." in done.stderr
     rows = [{"file": name, "answer": f"Text {name[0]} of three."} for name in NAMES]
     assert done.stdout == b""
     assert cells(out) == [rows[0], rows[2]]
-    fake.before, fake.asked = lambda _: None, []
+    fake.before = lambda _: None
+    fake.asked = []
     again = ask(docs, "-o", str(out))
     assert again.returncode == 0
     assert len(fake.asked) == 1
@@ -140,7 +144,8 @@ def test_a_folder_has_the_answers_to_the_last_question(
 
 
 def test_documents_are_identified_by_their_path(tmp_path: Path, fake: FakeAnswers) -> None:
-    docs, out = tmp_path / "docs", tmp_path / "out"
+    docs = tmp_path / "docs"
+    out = tmp_path / "out"
     (docs / "a").mkdir(parents=True)
     (docs / "a" / "notes.txt").write_text("Text a of three.")
     for where in (f"{out}/", str(tmp_path / "t.csv")):
@@ -222,7 +227,8 @@ def test_cut_off_answers_are_reported_in_every_output(
         for name in ("a.txt", "b.txt", "c.txt"):
             assert f"ngt: file {name}: ".encode() + told in done.stderr
     quiet = ask(docs, "-q")
-    assert (quiet.returncode, quiet.stderr) == (0, b"")
+    assert quiet.returncode == 0
+    assert quiet.stderr == b""
     assert [row["finish_reason"] for row in json.loads(Path(out).read_text())] == ["length"] * 3
 
 
@@ -268,7 +274,8 @@ def test_unsupported_flags_of_each_are_refused_before_reading(
     done = ngt(
         "ask", "-d", str(docs), "Who?", *(o.replace("{tmp}", str(tmp_path)) for o in options)
     )
-    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.returncode == 2
+    assert done.stdout == b""
     assert said in done.stderr.decode()
     assert fake.asked == []
     assert {p.name for p in tmp_path.iterdir()} == {"docs"}

@@ -22,7 +22,8 @@ def text() -> str:
 def test_answers_match_the_schema_of_a_flag_or_a_file(tmp_path: Path, text: str) -> None:
     done = ngt(*ASK, "--schema", FIELDS)
     form = form_of(Settings.of(schema=FIELDS))
-    assert form is not None and done.returncode == 0, done.stderr
+    assert form is not None, done.stderr
+    assert done.returncode == 0
     value = json.loads(done.stdout)
     jsonschema.validate(value, form.schema)
     assert list(value) == ["who", "year", "proof"]
@@ -55,7 +56,8 @@ def test_choices_a_pattern_and_quotations(text: str) -> None:
 def test_a_truncated_structured_answer_is_an_error(tmp_path: Path) -> None:
     half = (*ASK, "--schema", FIELDS, "--max-tokens", "6")
     done = ngt(*half)
-    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.returncode == 1
+    assert done.stdout == b""
     assert b"the answer is incomplete: max_tokens was reached" in done.stderr
     assert ngt(*half, "-o", tmp_path / "a.json").returncode == 1
     assert ngt(*half, "--html", tmp_path / "a.html").returncode == 1
@@ -70,7 +72,8 @@ def test_a_truncated_structured_answer_is_an_error(tmp_path: Path) -> None:
     assert "who" in shown
     assert "incomplete" in shown
     chat = ngt("chat", "--schema", FIELDS, "-d", HARBOUR, "--max-tokens", "6", stdin=b"Who?\n")
-    assert (chat.returncode, chat.stdout) == (1, b"")
+    assert chat.returncode == 1
+    assert chat.stdout == b""
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,8 @@ def test_contradictory_forms_are_refused_before_loading(
 ) -> None:
     monkeypatch.setattr("ngtcli.engine.opening.open_engine", None)
     done = ngt(*ASK, *words)
-    assert (done.returncode, done.stdout) == (code, b"")
+    assert done.returncode == code
+    assert done.stdout == b""
     assert says in done.stderr.decode()
 
 

@@ -154,7 +154,9 @@ def test_quiet_prints_only_errors() -> None:
     command = ("ask", "When is the tide high?", HARBOUR, "--dry-run", "--overflow", "truncate")
     said = ngt(*command)
     for quiet in (ngt(*command, "-q"), ngt("--quiet", *command)):
-        assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, said.stdout, b"")
+        assert quiet.returncode == 0
+        assert quiet.stdout == said.stdout
+        assert quiet.stderr == b""
     assert said.stderr
     failed = ngt("ask", "When?", "nowhere.txt", "-q")
     assert failed.returncode == 3
@@ -173,7 +175,8 @@ def test_quiet_ends_with_its_command() -> None:
 def test_system_and_temperature_have_short_flags(short: tuple[str, str], long: str) -> None:
     command = ("ask", "When is the tide high?", HARBOUR, "--dry-run")
     done = ngt(*command, *short)
-    assert (done.returncode, done.stdout) == (0, ngt(*command, long, short[1]).stdout)
+    assert done.returncode == 0
+    assert done.stdout == ngt(*command, long, short[1]).stdout
     assert (b"Be brief." in done.stdout) == (long == "--system")
 
 
@@ -189,7 +192,8 @@ def test_system_and_temperature_have_short_flags(short: tuple[str, str], long: s
 def test_a_value_that_is_not_a_number_is_named(flag: str, value: str, words: str) -> None:
     done = ngt("summarize", HARBOUR, flag, value)
     message = " ".join(done.stderr.decode().replace("│", " ").split())
-    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.returncode == 2
+    assert done.stdout == b""
     assert f"'{flag}" in message or flag == "--temperature" and "'-t'" in message
     assert words in message
 
@@ -224,7 +228,8 @@ def test_show_passages_prints_with_quiet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [("ask", "When?", HARBOUR, "--dry-run"), ("serve",)])
 def test_quiet_and_verbose_are_mutually_exclusive(command: tuple[str, ...]) -> None:
     done = ngt(*command, "-q", "-v")
-    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.returncode == 2
+    assert done.stdout == b""
     assert b"-q and -v are mutually exclusive" in done.stderr
 
 
@@ -232,7 +237,8 @@ def test_quiet_and_verbose_are_mutually_exclusive(command: tuple[str, ...]) -> N
 def test_a_file_in_place_of_a_subcommand_hints_at_show(group: str, tmp_path: Path) -> None:
     (tmp_path / "my notes.txt").write_text("The tide is high at noon.")
     done = ngt(group, "my notes.txt", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.returncode == 2
+    assert done.stdout == b""
     assert f"Try ngt {group} show 'my notes.txt'.".encode() in done.stderr
     assert b"No such command" in ngt(group, "your notes.txt", cwd=tmp_path).stderr
 

@@ -52,11 +52,13 @@ def panels(lines: list[str]) -> list[Panel]:
 def test_the_list_of_pages_has_a_sentence_of_each() -> None:
     for name, page in topics().items():
         shown = about(page)
-        assert shown.endswith((".", "!")) and not re.search(r"[#`*\n]|\]\(", shown), name
+        assert shown.endswith((".", "!")), name
+        assert not re.search(r"[#`*\n]|\]\(", shown)
 
 
 def test_every_command_has_a_page_of_80_columns_at_most() -> None:
     assert len(every()) > 20
     for path in every():
         lines = shown(path, 80)
-        assert max(map(len, lines)) <= 80 and "\x1b" not in "".join(lines), path
+        assert max(map(len, lines)) <= 80, path
+        assert "\x1b" not in "".join(lines)

@@ -120,7 +120,8 @@ def test_flags_without_effect_do_not_change_the_answer(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ask = ("ask", "-d", HARBOUR, "When is high tide?")
-    plain, cited = ngt(*ask, "--json"), ngt(*ask, "--json", "--cite", "--show-thinking")
+    plain = ngt(*ask, "--json")
+    cited = ngt(*ask, "--json", "--cite", "--show-thinking")
     assert plain.returncode == cited.returncode == 0
     texts = [json.loads(done.stdout)["text"] for done in (plain, cited)]
     assert texts[0] == texts[1] != ""
@@ -188,7 +189,8 @@ def test_a_table_has_its_sources_though_json_has_no_effect_on_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     asked = ("ask", "When is high tide?", HARBOUR, "--each", "--cite")
-    plain, other = ngt(*asked, "-o", "plain.csv"), ngt(*asked, "-o", "other.csv", form)
+    plain = ngt(*asked, "-o", "plain.csv")
+    other = ngt(*asked, "-o", "other.csv", form)
     assert plain.returncode == other.returncode == 0
     assert b"--cite has no effect" not in other.stderr
     assert Path("other.csv").read_text() == Path("plain.csv").read_text()

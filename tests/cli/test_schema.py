@@ -155,7 +155,8 @@ def test_what_is_set_and_where_is_as_described(own_home: Path, command: str) -> 
     folder = own_home / "config" / "presets"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("template: 3\n")
-    body, name = printed(*command.split(), "--json"), " ".join(command.split()[:2])
+    body = printed(*command.split(), "--json")
+    name = " ".join(command.split()[:2])
     check(body, name)
     assert command != "presets list" or any("error" in row for row in body)
     with pytest.raises(ValidationError):

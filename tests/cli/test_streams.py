@@ -72,7 +72,8 @@ def test_windows_is_refused_in_one_line() -> None:
     code = "import sys; sys.platform = 'win32'; import ngtcli.__main__"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
     said = b"ngt: Windows is not supported\nUse Linux or macOS, or on Windows WSL.\n"
-    assert (done.returncode, done.stderr) == (1, said)
+    assert done.returncode == 1
+    assert done.stderr == said
 
 
 def test_a_process_with_many_open_files_asks_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,8 @@ def test_a_line_with_a_question_is_asked_and_one_without_is_summarized() -> None
     own, asked = read_line(b'{"id": "a", "context": "The tide.\\r\\n", "question": " When? "}')
     assert own == "a"
     assert isinstance(asked, BatchLine)
-    assert (asked.task, asked.question) == ("ask", "When?")
+    assert asked.task == "ask"
+    assert asked.question == "When?"
     assert asked.texts[0].text == "The tide.\n"
     own, asked = read_line(b'{"id": null, "documents": ["x", {"name": "n", "text": "y"}]}')
     assert own is None
@@ -306,7 +307,8 @@ def test_a_journal_says_what_was_begun_otherwise_and_each_setting_once(tmp_path:
             journal(path, {**then, **changes})
     before = path.read_bytes()
     with closing(journal(path, HEAD, restart=True)) as anew:
-        assert [*anew] == [] and path.read_bytes() == before  # until there is another record
+        assert [*anew] == []
+        assert path.read_bytes() == before  # until there is another record
         anew.add(Note(2))
     with closing(journal(path)) as again:
         assert [note for _, note in again] == [Note(2)]
@@ -341,7 +343,8 @@ def test_what_is_no_file_is_no_journal(tmp_path: Path) -> None:
 
 
 def test_no_more_of_a_journal_is_read_than_a_line_may_have(tmp_path: Path) -> None:
-    path, hole = tmp_path / "journal", 1 << 40  # a line of a terabyte
+    path = tmp_path / "journal"
+    hole = 1 << 40  # a line of a terabyte
     with closing(journal(path)) as begun:
         begun.add(Note(1))
     os.truncate(path, hole)
@@ -515,7 +518,8 @@ def test_a_file_that_no_journal_tells_of_is_refused_and_no_journal_left(tmp_path
 
 
 def test_an_output_may_be_a_link_and_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
-    path, twin = tmp_path / "out.jsonl", tmp_path / "twin.jsonl"
+    path = tmp_path / "out.jsonl"
+    twin = tmp_path / "twin.jsonl"
     (tmp_path / "link.jsonl").symlink_to(path)
     with closing(opened(tmp_path / "link.jsonl")):
         names = {"link.jsonl", "out.jsonl", "out.jsonl.journal"}
@@ -536,7 +540,8 @@ def test_only_a_full_disk_is_told_to_make_room(
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    folder, path = FolderOutput(tmp_path, ".txt"), tmp_path / "out.jsonl"
+    folder = FolderOutput(tmp_path, ".txt")
+    path = tmp_path / "out.jsonl"
     folder.expect({ItemId("a", "k"): "a"})
     with killed(path) as out, patch.object(LineFile, "append", fail):
         for write in (

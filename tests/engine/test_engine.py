@@ -1,9 +1,8 @@
-"""The engine and its drivers: what comes of a question, whatever interrupts it."""
+"""The engine and its drivers: the events of an answer, interruptions, errors and parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,24 +29,46 @@ TIDE = "The tide came in at noon. "
 LONG = "".join(f"{i}. {TIDE}" for i in range(1000))
 
 
-def question(text: str = TIDE, **changes: Any) -> Request:
-    settings = Settings.of(max_tokens=40, overflow="split").replace(**changes)
-    loaded = Loaded((Document("a.txt", text),))
+def request_of(text: str = TIDE) -> Request:
+    """A request to summarize a text."""
     return Request(
-        task="summarize", settings=settings, preset=load_preset("summarize"), loaded=loaded
+        task="summarize",
+        settings=Settings.of(max_tokens=40, overflow="split"),
+        preset=load_preset("summarize"),
+        loaded=Loaded((Document("a.txt", text),)),
     )
 
 
-def engine(
-    before: Callable[[str], None] = lambda _: None, size: int = 4, said: list[Event] | None = None
+def make_engine(
+    before: Callable[[str], None] = lambda _: None,
+    size: int = 4,
+    reported: list[Event] | None = None,
 ) -> FakeEngine:
-    told: list[Event] = [] if said is None else said
-    with reporting_to(EventsOf(told)):
+    """An engine of fake answers.
+
+    Args:
+        before: A function that is called with each prompt before it is answered.
+        size: The number of questions that are answered together.
+        reported: A list to which the engine's messages are appended.
+    """
+    with reporting_to(EventsOf([] if reported is None else reported)):
         return FakeEngine(Settings(), FakeAnswers(before), size)
 
 
-def test_the_events_of_a_question_come_in_order() -> None:
-    events = [*Answering(engine(), question())]
+def run_all(engine: FakeEngine, requests: Iterable[Request]) -> list[Ended | NgtError]:
+    """Answer all requests; return the answers in their order."""
+    remaining = iter(enumerate(requests))
+    outcomes = run(engine, lambda _: next(remaining, None))
+    answers = {outcome.key: outcome.answer for outcome in outcomes}
+    return [answers[index] for index in sorted(answers)]
+
+
+def messages_in(events: list[Event]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Message)]
+
+
+def test_the_events_of_an_answer_come_in_order() -> None:
+    events = list(Answering(make_engine(), request_of()))
     assert [type(event) for event in events] == [Prompted, Stepped, Ended]
     last = events[-1]
     assert isinstance(last, Ended)
@@ -56,102 +77,108 @@ def test_the_events_of_a_question_come_in_order() -> None:
     assert last.sources.verbatim_share > 0
 
 
-@pytest.mark.parametrize("where", ["meanwhile", "before"])
-def test_an_interrupt_while_sources_are_looked_up_loses_no_answer(
-    where: str, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_during_the_search_for_sources_loses_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    said: list[Event] = []
-    events = Answering(engine(said=said), question())
-    if where == "meanwhile":
-        monkeypatch.setattr(submissions_module, "with_sources", interrupted)
-        *_, last = events
-        assert any(isinstance(e, Message) and "sources" in e.text for e in said)
-    else:
-        while not isinstance(next(events), Stepped):
-            pass
-        events.interrupt()
-        (last,) = events
+    monkeypatch.setattr(submissions_module, "with_sources", interrupt)
+    reported: list[Event] = []
+    *_, last = Answering(make_engine(reported=reported), request_of())
+
+    assert isinstance(last, Ended)
+    assert last.text
+    assert last.finish_reason == "stop"
+    assert any("sources" in text for text in messages_in(reported))
+
+
+def test_an_interrupt_after_the_last_step_loses_no_answer() -> None:
+    events = Answering(make_engine(), request_of())
+    while not isinstance(next(events), Stepped):
+        pass
+
+    events.interrupt()
+
+    (last,) = events
     assert isinstance(last, Ended)
     assert last.text
     assert last.finish_reason == "stop"
 
 
-def fails(*_: object, **__: object) -> None:
+def fail(*_: object, **__: object) -> None:
     raise MemoryError("no memory")
 
 
-def test_a_failed_comparison_with_the_documents_loses_no_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(submissions_module, "with_sources", fails)
-    events = [*Answering(engine(), question())]
-    last = events[-1]
+def test_a_failed_search_for_sources_loses_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions_module, "with_sources", fail)
+    *_, last = Answering(make_engine(), request_of())
     assert isinstance(last, Ended)
     assert last.text
     assert last.finish_reason == "stop"
     assert not last.sources.spans
 
 
-def test_a_failed_comparison_is_a_warning_and_the_file_is_written(
+def test_a_failed_search_for_sources_is_a_warning_and_the_file_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(submissions_module, "with_sources", fails)
-    out = str(tmp_path / "out.txt")
-    done = ngt("summarize", HARBOUR, "-o", out, "--cite", "--max-tokens", "8")
+    monkeypatch.setattr(submissions_module, "with_sources", fail)
+    out = tmp_path / "out.txt"
+    done = ngt("summarize", HARBOUR, "-o", str(out), "--cite", "--max-tokens", "8")
     assert done.returncode == 0
-    assert (tmp_path / "out.txt").read_text()
-    says = "the answer is complete, but its sources could not be found: "
-    assert says in done.stderr.decode()
+    assert out.read_text()
+    warning = "the answer is complete, but its sources could not be found: "
+    assert warning in done.stderr.decode()
 
 
-def test_what_fails_after_an_answer_was_delivered_is_a_warning(
+def test_an_error_after_an_answer_was_delivered_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def finish_fails(*, store: bool) -> None:
+    reported: list[Event] = []
+    engine = make_engine(reported=reported)
+    finish = engine.finish
+
+    def finish_and_fail(*, store: bool) -> None:
         finish(store=store)
         raise MemoryError("no memory")
 
-    said: list[Event] = []
-    own = engine(said=said)
-    finish = own.finish
-    monkeypatch.setattr(own, "finish", finish_fails)
-    coming = iter([(0, question())])
-    found = [*run(own, lambda _: next(coming, None))]
-    assert [type(one.answer) for one in found] == [Ended]
-    assert any(isinstance(e, Message) and "was not stored" in e.text for e in said)
+    monkeypatch.setattr(engine, "finish", finish_and_fail)
+    (answer,) = run_all(engine, [request_of()])
+
+    assert isinstance(answer, Ended)
+    assert any("was not stored" in text for text in messages_in(reported))
 
 
 @pytest.mark.parametrize("broken", ["add", "prepare", "remarks"])
 def test_a_question_that_cannot_begin_ends_with_an_error_and_others_go_on(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails_once(*_: object, **__: object) -> None:
+    def fail_once(*_: object, **__: object) -> None:
         monkeypatch.undo()
         raise MemoryError("no memory")
 
-    own = engine()
+    engine = make_engine()
     if broken == "remarks":
-        monkeypatch.setattr(engine_module, "look_alikes", fails_once)
+        monkeypatch.setattr(engine_module, "look_alikes", fail_once)
     else:
-        monkeypatch.setattr(own, broken, fails_once)
-    request = replace(question(), wants=frozenset({Want.SOURCES, Want.REMARKS}))
-    coming = iter([(0, request), (1, request)])
-    found = {o.key: o.answer for o in run(own, lambda _: next(coming, None))}
-    assert isinstance(found[0], NgtError)
-    assert isinstance(found[1], Ended)
+        monkeypatch.setattr(engine, broken, fail_once)
+    request = replace(request_of(), wants=frozenset({Want.SOURCES, Want.REMARKS}))
+
+    first, second = run_all(engine, [request, request])
+
+    assert isinstance(first, NgtError)
+    assert isinstance(second, Ended)
 
 
-def test_an_interrupt_before_an_answer_begins_says_what_is_kept() -> None:
-    def before(text: str) -> None:
-        asked.append(text)
-        if len(asked) == 3:
+def test_an_interrupt_before_an_answer_begins_reports_how_many_parts_are_kept() -> None:
+    prompts: list[str] = []
+
+    def interrupt_third(prompt: str) -> None:
+        prompts.append(prompt)
+        if len(prompts) == 3:
             raise KeyboardInterrupt
 
-    asked: list[str] = []
-    events = Answering(engine(before), question(LONG))
+    events = Answering(make_engine(interrupt_third), request_of(LONG))
     with pytest.raises(KeyboardInterrupt):
         next(events)
     events.interrupt()
@@ -160,89 +187,103 @@ def test_an_interrupt_before_an_answer_begins_says_what_is_kept() -> None:
     assert len(PARTS.each()) == 2
 
 
-def test_parts_change_nothing_of_how_the_process_hears_signals(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A server's thread answers them, too."""
-
-    def never() -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(process, "unwind_on_interrupt", never)
-    said: list[Event] = []
-    *_, last = Answering(engine(said=said), question(TIDE * 1000))
+def test_a_long_text_is_answered_in_parts() -> None:
+    reported: list[Event] = []
+    *_, last = Answering(make_engine(reported=reported), request_of(TIDE * 1000))
     assert isinstance(last, Ended)
     assert len(last.parts) > 3
-    assert {part.level for part in last.parts} >= {1}
-    parts = [event.words for event in said if isinstance(event, Part)]
+    assert 1 in {part.level for part in last.parts}
+    parts = [event.words for event in reported if isinstance(event, Part)]
     assert parts[0].startswith("Part 1 of")
     assert parts[-1] == ""
 
 
-def test_how_much_of_a_long_text_is_read_is_reported_to_who_asks(
+def test_answering_in_parts_does_not_change_the_signal_handlers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread of the server answers in parts, too, and a thread may not change them."""
+
+    def fail_if_called() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(process, "unwind_on_interrupt", fail_if_called)
+    *_, last = Answering(make_engine(), request_of(TIDE * 1000))
+    assert isinstance(last, Ended)
+
+
+def test_the_progress_of_reading_a_long_text_is_reported_to_its_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fitting, "_INTERVAL_S", 0.0)
-    reported = list[Event]()
-    engine().prepare(Submission(question(TIDE * 10_000), report=reported.append))
-    statuses = [e.text for e in reported if isinstance(e, Message) and e.kind == "status"]
-    assert any(words.startswith("Reading ") for words in statuses)
+    reported: list[Event] = []
+    make_engine().prepare(Submission(request_of(TIDE * 10_000), report=reported.append))
+    statuses = [
+        event.text for event in reported if isinstance(event, Message) and event.kind == "status"
+    ]
+    assert any(status.startswith("Reading ") for status in statuses)
+
+
+def answer_three_parts(owner: str) -> list[str]:
+    """Interrupt a question of this owner after three parts; return the messages."""
+    reported: list[Event] = []
+    engine = make_engine()
+    submissions = Submissions(engine)
+    submission = Submission(request_of(LONG), owner, report=reported.append)
+    submissions.add(engine.prepare(submission))
+    while len(engine._answers.asked) < 3:
+        submissions.step()
+    submissions.interrupt()
+    return messages_in(reported)
 
 
 def test_parts_are_kept_for_the_user_alone() -> None:
-    def three_parts(owner: str) -> list[str]:
-        reported, own = list[Event](), engine()
-        requests = Submissions(own)
-        requests.add(own.prepare(Submission(question(LONG), owner, report=reported.append)))
-        while len(own._answers.asked) < 3:
-            requests.step()
-        requests.interrupt()
-        return [event.text for event in reported if isinstance(event, Message)]
-
-    three_parts("another")
+    answer_three_parts("another")
     assert not PARTS.each()
-    three_parts("")
+
+    answer_three_parts("")
     kept = PARTS.each()
     assert len(kept) == 3
-    assert not any("earlier run" in words for words in three_parts("another"))
+
+    messages = answer_three_parts("another")
+    assert not any("earlier run" in message for message in messages)
     assert PARTS.each() == kept
 
 
-def test_what_is_kept_of_parts_goes_once_the_answer_was_taken() -> None:
-    text = TIDE * (3 * CONTEXT // len(TIDE))
-    events = Answering(engine(), question(text))
+def test_kept_parts_are_deleted_after_the_answer_was_delivered() -> None:
+    events = Answering(make_engine(), request_of(TIDE * (3 * CONTEXT // len(TIDE))))
     while not isinstance(next(events), Ended):
         pass
     assert PARTS.each()
+
     assert next(events, None) is None
     assert not PARTS.each()
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_long_question_beside_others_has_the_answer_that_it_has_alone(size: int) -> None:
-    questions = [question(f"{i} {TIDE * 600}" if i % 2 else f"{i} {TIDE}") for i in range(5)]
-    alone = []
-    for one in questions:
-        *_, last = Answering(engine(size=size), one)
-        alone.append(last)
-    coming = iter(enumerate(questions))
-    found = {o.key: o.answer for o in run(engine(size=size), lambda _: next(coming, None))}
-    for i, one in enumerate(alone):
-        own = found[i]
-        assert isinstance(one, Ended)
-        assert isinstance(own, Ended)
-        assert own.text == one.text
-        assert [p.text for p in own.parts] == [p.text for p in one.parts]
+def test_a_long_question_has_the_same_answer_in_a_batch_and_alone(size: int) -> None:
+    texts = [f"{index} {TIDE * repeats}" for index, repeats in enumerate([1, 600, 1, 600, 1])]
+    requests = [request_of(text) for text in texts]
+
+    batch = run_all(make_engine(size=size), requests)
+
+    for request, answer in zip(requests, batch, strict=True):
+        *_, expected = Answering(make_engine(size=size), request)
+        assert isinstance(expected, Ended)
+        assert isinstance(answer, Ended)
+        assert answer.text == expected.text
+        assert [part.text for part in answer.parts] == [part.text for part in expected.parts]
 
 
 def test_an_error_of_a_part_ends_its_question_alone() -> None:
-    def before(text: str) -> None:
-        if "Wrong" in text:
+    def fail_for_wrong(prompt: str) -> None:
+        if "Wrong" in prompt:
             raise NgtError("no scores", hint="Try again.")
 
-    bad = question(f"{TIDE * 400} Wrong. {TIDE * 400}")
-    coming = iter([(0, question()), (1, bad), (2, question(TIDE * 400))])
-    found = {o.key: o.answer for o in run(engine(before, 2), lambda _: next(coming, None))}
-    assert str(found[1]) == "no scores"
-    assert isinstance(found[0], Ended)
-    assert isinstance(found[2], Ended)
+    texts = [TIDE, f"{TIDE * 400} Wrong. {TIDE * 400}", TIDE * 400]
+    engine = make_engine(fail_for_wrong, size=2)
+
+    short, wrong, long = run_all(engine, [request_of(text) for text in texts])
+
+    assert isinstance(short, Ended)
+    assert str(wrong) == "no scores"
+    assert isinstance(long, Ended)

@@ -51,7 +51,8 @@ def test_a_value_is_found_where_a_search_of_all_substrings_finds_it(value: str, 
 
     def cuts_a_word(offset: int, edge: str) -> bool:
         """Return whether a word continues over an offset that is next to the character `edge`."""
-        before, after = padded[offset], padded[offset + 1]
+        before = padded[offset]
+        after = padded[offset + 1]
         return before.isalnum() and after.isalnum() and edge not in "東京"
 
     spans = []

@@ -1,6 +1,6 @@
 """Many items answered together: each has one row, whatever the order of answers."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -76,29 +76,38 @@ def answer_drawn(
         yield Outcome(key, asked, None, answer)
 
 
-def answered(waves: Waves) -> object:
-    """The row of an item, by asking one question after another."""
+def row_of(waves: Waves) -> object:
+    """The row of an item whose questions are answered one after another; None for an error."""
     if any(FAILS in wave for wave in waves):
         return None
     return [[question.upper() for question in wave] for wave in waves]
 
 
-questions = st.lists(st.lists(st.sampled_from(["a", "b", "c", FAILS]), min_size=1), max_size=3)
+WAVES = st.lists(st.lists(st.sampled_from(["a", "b", "c", FAILS]), min_size=1), max_size=3)
 
 
-@given(st.lists(questions, max_size=8), st.integers(1, 5), st.randoms())
+def make_item(name: str, work_of_item: Callable[[], Work]) -> Item:
+    return Item(ItemId(name), name, work_of_item)
+
+
+@given(st.lists(WAVES, max_size=8), st.integers(1, 5), st.randoms())
 def test_each_item_has_the_row_of_its_own_answers(
-    every: list[Waves], size: int, random: Random
+    waves_of_items: list[Waves], size: int, random: Random
 ) -> None:
-    rows = Rows()
-    items = ListedItems(
-        Item(ItemId(str(i)), str(i), partial(work, of)) for i, of in enumerate(every)
-    )
-    failures = answer_all(items, rows, partial(answer_drawn, size, random), rows)
-    expected = {str(i): answered(waves) for i, waves in enumerate(every)}
-    found = {k: None if isinstance(row, NgtError) else row for k, row in rows.rows.items()}
-    assert found == expected
-    assert failures == rows.failed == sum(row is None for row in expected.values())
+    names = [str(number) for number in range(len(waves_of_items))]
+    work_by_name = {
+        name: partial(work, waves) for name, waves in zip(names, waves_of_items, strict=True)
+    }
+    items = ListedItems(make_item(name, function) for name, function in work_by_name.items())
+    results = Rows()
+
+    failures = answer_all(items, results, partial(answer_drawn, size, random), results)
+
+    rows = {name: None if isinstance(row, NgtError) else row for name, row in results.rows.items()}
+    expected = [row_of(waves) for waves in waves_of_items]
+    assert rows == dict(zip(names, expected, strict=True))
+    assert failures == expected.count(None)
+    assert results.failed == failures
 
 
 def test_no_model_is_asked_for_items_without_a_question() -> None:
@@ -107,17 +116,17 @@ def test_no_model_is_asked_for_items_without_a_question() -> None:
         yield
 
     rows = Rows()
-    items = ListedItems(Item(ItemId(str(i)), str(i), partial(work, [])) for i in range(3))
+    items = ListedItems(make_item(name, partial(work, [])) for name in "012")
     assert answer_all(items, rows, fail, rows) == 0
     assert rows.rows == {"0": [], "1": [], "2": []}
 
 
 def test_an_item_whose_work_fails_is_its_own_failure() -> None:
-    def broken(error: Exception) -> Work:
+    def fail_after_answer() -> Work:
         yield [request("a")]
-        raise error
+        raise ValueError("no row")
 
-    def recovers() -> Work:
+    def recover() -> Work:
         try:
             yield [request(FAILS)]
         except NgtError as error:
@@ -125,12 +134,12 @@ def test_an_item_whose_work_fails_is_its_own_failure() -> None:
         return "no error"
 
     rows = Rows()
-    items: Sequence[Item] = (
-        Item(ItemId("0"), "0", partial(broken, ValueError("no row"))),
-        Item(ItemId("1"), "1", recovers),
-        Item(ItemId("2"), "2", partial(work, [["b"]])),
-    )
+    items = [
+        make_item("fails", fail_after_answer),
+        make_item("recovers", recover),
+        make_item("succeeds", partial(work, [["b"]])),
+    ]
     assert answer_all(ListedItems(items), rows, partial(answer_drawn, 2, Random(0)), rows) == 1
-    assert isinstance(rows.rows["0"], NgtError)
-    assert rows.rows["1"] == "no scores"
-    assert rows.rows["2"] == [["B"]]
+    assert isinstance(rows.rows["fails"], NgtError)
+    assert rows.rows["recovers"] == "no scores"
+    assert rows.rows["succeeds"] == [["B"]]

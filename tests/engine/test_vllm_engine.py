@@ -96,7 +96,9 @@ def test_sampling_is_told_only_where_something_is_drawn() -> None:
     assert greedy["stop"] == ["END"]
     assert not greedy.keys() & {"top_p", "extra_args"}
     drawn = sampling_arguments(Settings.of(temperature=0.5, top_k=3, seed=2**40, pool=False), 9)
-    assert (drawn["top_k"], drawn["seed"], drawn["temperature"]) == (3, 2**40, 0.5)
+    assert drawn["top_k"] == 3
+    assert drawn["seed"] == 2**40
+    assert drawn["temperature"] == 0.5
     assert drawn["extra_args"] == {"ngt_pool": False}
 
 
@@ -188,10 +190,14 @@ def test_what_was_started_of_vllm_is_ended_where_it_does_not_start(
 class FakeEngine:
     """Stands for a VllmEngine: answers after some turns of the loop; knows how many are asked."""
 
-    context, vocabulary, dtype, sequences = 256, 8192, "float32", 3
+    context = 256
+    vocabulary = 8192
+    dtype = "float32"
+    sequences = 3
 
     def __init__(self, texts: dict[int, list[Piece]]) -> None:
-        self.texts, self.loop = texts, asyncio.new_event_loop()
+        self.texts = texts
+        self.loop = asyncio.new_event_loop()
         self.running = 0
         self.alive = True
         self.asked: list[tuple[list[int], dict[str, Any]]] = []
@@ -287,13 +293,15 @@ def test_the_answer_ends_before_a_stop_string_within_a_piece(served: Served) -> 
     session, engine = served
     session = session.with_settings(Settings.of(max_tokens=32, stop=("STOP",)))
     only = answered(session, engine, [Piece(ids_of("One two STOP three")), Piece((1,), "stop")])
-    assert (only.text, only.finish_reason) == ("One two ", "stop")
+    assert only.text == "One two "
+    assert only.finish_reason == "stop"
 
 
 def test_a_session_keeps_its_engine_and_refuses_another_model(served: Served) -> None:
     session, engine = served
     other = session.with_settings(Settings.of(max_tokens=5))
-    assert (other.engine, other.settings.answer.max_tokens) == (engine, 5)
+    assert other.engine == engine
+    assert other.settings.answer.max_tokens == 5
     with pytest.raises(OtherModelError, match="model"):
         session.with_settings(Settings.of(model="elsewhere"))
 
@@ -341,7 +349,8 @@ def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 def test_a_child_that_has_just_ended_does_not_end_its_keeper(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told, running = list[int](), {101, 102}
+    told = list[int]()
+    running = {101, 102}
 
     def kill(child: int, number: int) -> None:
         told.append(child)

@@ -2,6 +2,7 @@
 
 import logging
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ CONTEXT = 64
 
 @pytest.fixture(autouse=True)
 def passes_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pass takes 50 ms by the clock, so that drafts pay."""
+    """Each forward pass takes 50 ms by the clock, so that drafts pay."""
     clock = count(step=0.05)
     monkeypatch.setattr(proposer, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
 
@@ -39,51 +40,66 @@ def request() -> Any:
     return SimpleNamespace(sampling_params=SimpleNamespace(extra_args=None))
 
 
-class Engine:
-    """Serves requests as vLLM's runner does: rows of arrays that are used again and change places.
+Sequence = tuple[list[int], list[int]]  # the token ids of a prompt and of its output
 
-    The model is a recording: request i continues with `texts[i]`, whatever is drafted.
+
+class Engine:
+    """Serves requests as vLLM's runner does: in rows of an array, which requests may exchange.
+
+    The model is a recording: each request continues with its recorded output, whatever is drafted.
+
+    Attributes:
+        done: The number of output tokens of each request.
+        chains: The last draft of each request.
+        prefilling: The requests whose prompt is being read, so that they get no token.
     """
 
-    def __init__(self, proposer: NgramTrieProposer, texts: list[tuple[list[int], list[int]]]):
-        self.proposer, self.texts = proposer, texts
-        self.done = [0] * len(texts)
-        self.ids = np.zeros((8, CONTEXT), np.int32)
-        self.requests = {str(i): request() for i in range(len(texts))}
+    def __init__(self, proposer: NgramTrieProposer, sequences: list[Sequence]) -> None:
+        self.proposer = proposer
+        self.sequences = sequences
+        self.done = [0] * len(sequences)
+        self.token_ids = np.zeros((8, CONTEXT), np.int32)
+        self.requests = {str(index): request() for index in range(len(sequences))}
         self.input_batch = SimpleNamespace(req_ids=[])
-        self.steps, self.chains, self.reading = 0, [[] for _ in texts], set[int]()
+        self.steps = 0
+        self.chains: list[list[int]] = [[] for _ in sequences]
+        self.prefilling: set[int] = set()
 
-    def step(self, rows: list[int]) -> None:
-        """One pass over the requests `rows`, each in the row of its place in the list."""
-        for i, (_, output) in enumerate(self.texts):
-            if self.done[i] == len(output):
-                self.requests.pop(str(i), None)
-        self.input_batch.req_ids = [str(i) for i in rows]
-        sampled, lengths = [], []
-        for row, i in enumerate(rows):
-            prompt, output = self.texts[i]
-            taken = 0
-            while (
-                taken < len(self.chains[i])
-                and self.done[i] + taken < len(output) - 1
-                and self.chains[i][taken] == output[self.done[i] + taken]
-            ):
-                taken += 1
-            new = output[self.done[i] : self.done[i] + taken + 1] if i not in self.reading else []
-            self.done[i] += len(new)
-            whole = [*prompt, *output[: self.done[i]]]
-            self.ids[row] = 49
-            self.ids[row, : len(whole)] = whole
-            sampled.append(new)
-            lengths.append(len(whole))
-        found = self.proposer.propose(sampled, np.array(lengths, np.int32), self.ids)
-        assert len(found) == len(rows)
-        for i, chain in zip(rows, found, strict=True):
-            self.chains[i] = chain
+    def step(self, batch: list[int]) -> None:
+        """Make one forward pass over a batch of requests, in the rows of their positions in it."""
+        for index in range(len(self.sequences)):
+            if not self.unfinished([index]):
+                self.requests.pop(str(index), None)
+        self.input_batch.req_ids = [str(index) for index in batch]
+        sampled = []
+        lengths = []
+        for row, index in enumerate(batch):
+            new_tokens = [] if index in self.prefilling else self._verify(index)
+            self.done[index] += len(new_tokens)
+            prompt, output = self.sequences[index]
+            context = [*prompt, *output[: self.done[index]]]
+            self.token_ids[row] = 49
+            self.token_ids[row, : len(context)] = context
+            sampled.append(new_tokens)
+            lengths.append(len(context))
+        drafts = self.proposer.propose(sampled, np.array(lengths, np.int32), self.token_ids)
+        for index, chain in zip(batch, drafts, strict=True):
+            self.chains[index] = chain
         self.steps += 1
 
-    def unfinished(self, rows: list[int]) -> list[int]:
-        return [i for i in rows if self.done[i] < len(self.texts[i][1])]
+    def _verify(self, index: int) -> list[int]:
+        """The tokens of the draft that the output has next, and the token after them."""
+        _, output = self.sequences[index]
+        following = output[self.done[index] :]
+        accepted = 0
+        for draft_token, token in zip(self.chains[index], following[:-1], strict=False):
+            if draft_token != token:
+                break
+            accepted += 1
+        return following[: accepted + 1]
+
+    def unfinished(self, batch: list[int]) -> list[int]:
+        return [index for index in batch if self.done[index] < len(self.sequences[index][1])]
 
 
 def test_a_copied_text_is_drafted() -> None:
@@ -101,10 +117,11 @@ def test_a_chain_is_cut_to_the_context() -> None:
     engine = Engine(NgramTrieProposer(config(8)), [(prompt, [1, 2])])
     engine.step([0])
     assert engine.done[0] == 1
-    assert engine.chains[0] == []  # 63 of 64 places are taken, and the next token takes the last
+    # The context has 63 of 64 tokens, and the next token is the last one.
+    assert engine.chains[0] == []
 
 
-texts = st.lists(
+SEQUENCES = st.lists(
     st.tuples(
         st.lists(st.integers(0, 5), min_size=1, max_size=20),
         st.lists(st.integers(0, 5), min_size=1, max_size=20),
@@ -115,99 +132,106 @@ texts = st.lists(
 
 
 @settings(max_examples=40, deadline=None)
-@given(texts, st.randoms(use_true_random=False))
-def test_rows_that_change_places_keep_their_text(
-    runs: list[tuple[list[int], list[int]]], random: Any
+@given(SEQUENCES, st.randoms(use_true_random=False))
+def test_each_drafter_learns_the_tokens_of_its_request_in_whatever_row(
+    sequences: list[Sequence], random: Any
 ) -> None:
-    """What each drafter has learned is the text of its request, whatever rows it had."""
     proposer = NgramTrieProposer(config())
-    engine = Engine(proposer, runs)
-    waiting, running = list(range(len(runs))), list[int]()
+    engine = Engine(proposer, sequences)
+    waiting = list(range(len(sequences)))
+    running: list[int] = []
     while waiting or running:
         while waiting and len(running) < 3:
             running.append(waiting.pop())
         random.shuffle(running)
         engine.step(running)
-        for i in running:
-            prompt, output = runs[i]
-            assert proposer._logs[str(i)].token_ids == [*prompt, *output[: engine.done[i]]]
-            assert proposer._drafters[str(i)].sources.own_text.trie.tokens == engine.done[i]
+        for index in running:
+            prompt, output = sequences[index]
+            done = engine.done[index]
+            assert proposer._logs[str(index)].token_ids == [*prompt, *output[:done]]
+            assert proposer._drafters[str(index)].sources.own_text.trie.tokens == done
         running = engine.unfinished(running)
 
 
-def test_the_pool_crosses_requests_only_where_both_allow_it() -> None:
-    proposer = NgramTrieProposer(config())
-    said = [20, 21, 22, 23, 24, 25]
-    engine = Engine(proposer, [([7], said), ([8], said), ([9], said)])
+def test_the_pool_is_shared_by_requests_that_allow_it() -> None:
+    output = [20, 21, 22, 23, 24, 25]
+    engine = Engine(NgramTrieProposer(config()), [([7], output), ([8], output), ([9], output)])
     engine.requests["1"].sampling_params.extra_args = {"ngt_pool": False}
+
     steps = []
-    for i in range(3):
+    for index in range(3):
         before = engine.steps
-        while engine.unfinished([i]):
-            engine.step([i])
+        while engine.unfinished([index]):
+            engine.step([index])
         steps.append(engine.steps - before)
-    assert steps[1] == steps[0]  # the second request took nothing from the first
-    assert steps[2] < steps[0]  # the third did
+
+    first, without_pool, with_pool = steps
+    assert without_pool == first
+    assert with_pool < first
 
 
-def test_a_caller_without_requests_is_drafted_nothing_and_one_line_says_so(
+def test_nothing_is_drafted_for_a_caller_without_requests_and_one_warning_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines = list[str]()
-    monkeypatch.setattr(logging.Logger, "warning", lambda _, line, *__: lines.append(line))
+    warnings: list[str] = []
+    monkeypatch.setattr(logging.Logger, "warning", lambda _, line, *__: warnings.append(line))
     proposer = NgramTrieProposer(config())
-    ids = np.ones((1, CONTEXT), np.int32)
+    token_ids = np.ones((1, CONTEXT), np.int32)
+
     for _ in range(2):
-        assert proposer.propose([[1]], np.array([3], np.int32), ids) == [[]]
-    assert [line[:5] for line in lines] == ["ngt: "]
+        assert proposer.propose([[1]], np.array([3], np.int32), token_ids) == [[]]
+
+    (warning,) = warnings
+    assert warning.startswith("ngt: ")
     assert not proposer._drafters
 
 
-def test_prompts_that_are_being_read_get_no_draft_and_ended_requests_are_forgotten() -> None:
+def test_a_prompt_that_is_being_read_gets_no_draft() -> None:
     engine = Engine(NgramTrieProposer(config()), [([1, 2, 1, 2, 1], [2, 1, 2, 1])] * 2)
-    engine.step([0])
-    assert engine.chains[0]
-    assert set(engine.proposer._drafters) == {"0"}
-    engine.reading = {1}
+    engine.prefilling = {1}
     engine.step([1, 0])
     assert engine.chains[1] == []
     assert engine.chains[0]
+
+
+def test_the_drafter_of_an_ended_request_is_dropped() -> None:
+    engine = Engine(NgramTrieProposer(config()), [([1, 2, 1, 2, 1], [2, 1, 2, 1])] * 2)
+    engine.step([0])
+    assert set(engine.proposer._drafters) == {"0"}
     del engine.requests["0"]
-    engine.reading = set()
     engine.step([1])
     assert set(engine.proposer._drafters) == {"1"}
 
 
-def test_documents_of_the_configuration_are_drafted_from(tmp_path: Any) -> None:
+def test_documents_of_the_configuration_are_drafted_from(tmp_path: Path) -> None:
     note = tmp_path / "note.txt"
     note.write_text("The ferry leaves the northern quay at noon.")
+    token_ids = load_tokenizer("builtin").encode(note.read_text())
     proposer = NgramTrieProposer(config(documents=[str(note)]))
-    text = load_tokenizer("builtin").encode(note.read_text())
-    engine = Engine(proposer, [([5, 6, 7], text)])
+    engine = Engine(proposer, [([5, 6, 7], token_ids)])
     engine.step([0])
-    assert engine.chains[0] == text[1:5]
+    assert engine.chains[0] == token_ids[1:5]
 
 
 def test_a_background_of_the_configuration_is_drafted_from() -> None:
-    text = load_tokenizer("builtin").encode("On the other hand, as well as")
-    engine = Engine(NgramTrieProposer(config(vocabulary=9000, background="english")), [])
-    engine.texts, engine.done, engine.chains = [(text[:2], text[2:])], [0], [[]]
-    engine.requests = {"0": request()}
+    token_ids = load_tokenizer("builtin").encode("On the other hand, as well as")
+    proposer = NgramTrieProposer(config(vocabulary=9000, background="english"))
+    engine = Engine(proposer, [(token_ids[:2], token_ids[2:])])
     engine.step([0])
     assert engine.chains[0]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [({"pol": True}, "unknown field `pol`"), ({"pool": 1}, r"\$.pool"), ([1], "`object`")],
 )
-def test_wrong_options_are_named(given: Any, message: str) -> None:
+def test_invalid_options_are_named(options: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        read_options(given)
+        read_options(options)
 
 
 @pytest.mark.parametrize("names", [[], ["english", "mine"], "mine"])
-def test_own_backgrounds_are_named_with_what_takes_their_place(names: Any) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_the_error_about_backgrounds_of_ones_own_names_a_replacement(names: Any) -> None:
+    with pytest.raises(UsageError) as raised:
         read_options({"background": names})
-    assert "--predict" in caught.value.hint
+    assert "--predict" in raised.value.hint

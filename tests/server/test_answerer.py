@@ -1,4 +1,4 @@
-"""Who answers a question: a server, or a model here; and how an answer is interrupted."""
+"""The answerer: whether a server or a model of this process answers, and interrupted answers."""
 
 from collections.abc import Iterator
 
@@ -24,10 +24,10 @@ QUESTION = Request(
 
 
 @pytest.fixture(autouse=True)
-def model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server, and answers in place of a model's."""
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server runs, and this process answers with fake answers."""
     monkeypatch.setattr(Remote, "of", lambda settings: None)
-    monkeypatch.setattr(Answerer, "check", lambda own, settings: None)
+    monkeypatch.setattr(Answerer, "check", lambda answerer, settings: None)
     answer_with(monkeypatch, FakeAnswers())
 
 
@@ -44,11 +44,12 @@ def test_an_interrupted_answer_still_has_its_last_event() -> None:
         pass
     events.interrupt()
     (last,) = events
-    assert isinstance(last, Ended) and last.text
+    assert isinstance(last, Ended)
+    assert last.text
 
 
-class Leaving:
-    """A server that takes no more questions."""
+class LeavingServer:
+    """The answer of a server that takes no more questions."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -60,34 +61,37 @@ class Leaving:
         raise NotServedError
 
 
-def test_a_model_here_answers_where_the_server_is_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_process_answers_if_the_server_is_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Remote, "of", lambda settings: Remote(Place("nobody")))
-    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", Leaving)
-    own = Answerer()
-    *_, last = own.ask(QUESTION)
-    assert isinstance(last, Ended) and own.loaded
+    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", LeavingServer)
+    answerer = Answerer()
+    *_, last = answerer.ask(QUESTION)
+    assert isinstance(last, Ended)
+    assert answerer.loaded
 
 
-class Other(Leaving):
-    """A server of another installation."""
+class OtherServer(LeavingServer):
+    """The answer of a server of another installation."""
 
     def __next__(self) -> Event:
         raise OtherStampError
 
 
-def test_a_model_here_answers_where_the_server_is_of_another_installation(
+def test_this_process_answers_if_the_server_is_of_another_installation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Remote, "of", lambda settings: Remote(Place("nobody")))
-    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", Other)
-    own = Answerer()
-    remark, *_, last = own.ask(QUESTION)
-    assert isinstance(remark, Message) and "another installation" in remark.text
-    assert isinstance(last, Ended) and own.loaded
+    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", OtherServer)
+    answerer = Answerer()
+    message, *_, last = answerer.ask(QUESTION)
+    assert isinstance(message, Message)
+    assert "another installation" in message.text
+    assert isinstance(last, Ended)
+    assert answerer.loaded
 
 
-class Serving:
-    """A server that answers with an empty text."""
+class ReadyServer:
+    """The answer of a server, which is an empty text."""
 
     def __init__(self, *_: object) -> None:
         self._events = iter([Ended(finish_reason="stop")])
@@ -99,13 +103,13 @@ class Serving:
         return next(self._events)
 
 
-def fail_to_load(*_: object, **more: object) -> None:
+def fail_to_load(*_: object, **__: object) -> None:
     raise ModelError("no memory", hint="Choose a smaller model.")
 
 
-def test_a_model_that_could_not_be_loaded_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as failing:
-        failing.setattr(opening, "open_engine", fail_to_load)
+def test_loading_is_tried_again_after_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "open_engine", fail_to_load)
         answerer = Answerer(stays=True)
         with pytest.raises(ModelError, match="no memory"):
             list(answerer.ask(QUESTION))
@@ -115,7 +119,7 @@ def test_a_model_that_could_not_be_loaded_is_not_loaded(monkeypatch: pytest.Monk
     assert answerer.loaded
 
 
-def test_after_a_model_could_not_be_loaded_a_server_is_looked_for_again(
+def test_a_server_is_looked_for_again_after_loading_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(opening, "open_engine", fail_to_load)
@@ -123,5 +127,5 @@ def test_after_a_model_could_not_be_loaded_a_server_is_looked_for_again(
     with pytest.raises(ModelError, match="no memory"):
         list(answerer.ask(QUESTION))
     monkeypatch.setattr(Remote, "of", lambda settings: Remote(Place("started meanwhile")))
-    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", Serving)
+    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", ReadyServer)
     assert list(answerer.ask(QUESTION)) == [Ended(finish_reason="stop")]

@@ -286,7 +286,8 @@ def test_cancelling_while_the_prompt_is_read_stops_it(resident: Resident, beside
 
 def test_in_rounding_dtypes_the_users_own_answers_are_given_alone(resident: Resident) -> None:
     """Near ties may turn out otherwise beside others, and exact passes are over one text."""
-    engine, batching = LocalEngine(resident._engine._base), Batching(0, SUPPORTED, rounds=True)
+    engine = LocalEngine(resident._engine._base)
+    batching = Batching(0, SUPPORTED, rounds=True)
     for exact, owner, joins in (
         ("auto", "", False),
         ("off", "", True),
@@ -570,5 +571,6 @@ def test_what_others_ask_evicts_no_session_of_the_user() -> None:
     for num_draft in range(1, 12):
         engine.prepare(Submission(question_about(method="trie", num_draft=num_draft), "http"))
     again = engine.prepare(Submission(question_about())).session
-    assert isinstance(mine, LocalSession) and isinstance(again, LocalSession)
+    assert isinstance(mine, LocalSession)
+    assert isinstance(again, LocalSession)
     assert again.memory is mine.memory

@@ -233,10 +233,12 @@ def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> Non
         begun = asking.stdout.read(5)
         server.kill()
         out, errors = asking.communicate(timeout=60)
-        assert asking.returncode == 1 and (begun + out).endswith(b"\n")
+        assert asking.returncode == 1
+        assert (begun + out).endswith(b"\n")
         assert errors.splitlines()[-2].startswith(b"ngt: the server ended in the middle")
         again = warm.run(*ASK, NGT_HOME=str(tmp_path))  # nothing is left of it: loaded here
-        assert again.returncode == 0 and again.stdout == ngt(*ASK).stdout
+        assert again.returncode == 0
+        assert again.stdout == ngt(*ASK).stdout
         assert not list((tmp_path / "run").glob("*.sock"))
 
 
@@ -245,9 +247,11 @@ def test_status_lists_it_and_stop_ends_it(tmp_path: Path) -> None:
     with Warm("serve", "--no-http", **variables) as server:
         assert b"is ready" in next_line(server)
         again = ngt("serve", "--no-http", **variables)
-        assert again.returncode == 1 and b"serves this already" in again.stderr
+        assert again.returncode == 1
+        assert b"serves this already" in again.stderr
         [about] = json.loads(ngt("serve", "status", "--json", **variables).stdout)
-        assert about["model"] == "builtin" and about["process"] == server.pid
+        assert about["model"] == "builtin"
+        assert about["process"] == server.pid
         assert about["http"] == ""
         assert about["socket"] == str(next((tmp_path / "run").glob("*.sock")))
         assert b"has stopped" in ngt("serve", "stop", **variables).stderr
@@ -273,11 +277,13 @@ def test_http_is_served_for_its_user_without_a_flag(tmp_path: Path) -> None:
         [about] = json.loads(ngt("serve", "status", "--json", **variables).stdout)
         assert first_line.startswith(about["http"] + "/ is a page")
         table = ngt("serve", "status", **variables, COLUMNS="200").stdout.decode()
-        assert about["http"] in table and about["socket"] in table
+        assert about["http"] in table
+        assert about["socket"] in table
         models = httpx.get(f"{about['http']}/v1/models").json()
         assert [model["id"] for model in models["data"]] == ["builtin"]
         again = ngt("serve", "--http", "0", **variables)
-        assert again.returncode == 1 and b"serves this already" in again.stderr
+        assert again.returncode == 1
+        assert b"serves this already" in again.stderr
         server.terminate()
 
 
@@ -306,7 +312,8 @@ def test_with_a_flag_for_http_a_port_in_use_is_an_error(tmp_path: Path) -> None:
             assert done.returncode == 1
             problem, advice = done.stderr.decode().splitlines()
             assert problem == f"ngt: 127.0.0.1:{port} is in use by another program"
-            assert "--http PORT" in advice and "--no-http" in advice
+            assert "--http PORT" in advice
+            assert "--no-http" in advice
 
 
 def test_http_is_not_served_without_a_flag_where_others_could_ask(tmp_path: Path) -> None:
@@ -374,7 +381,8 @@ def test_keep_warm_starts_a_process_whatever_the_variables_name(
     wait_until(lambda: place.path.exists() or process.poll() is not None)
     assert process.poll() is None, place.log.read_text()
     about = client.request(place, "GET /about")
-    assert about is not None and about.kept_warm
+    assert about is not None
+    assert about.kept_warm
     process.terminate()
     assert place.wait_until_free(60)
 
@@ -418,7 +426,8 @@ def test_a_process_behind_the_scenes_marks_the_error_that_ends_it(tmp_path: Path
     command = "serve", "--no-http", "-m", str(tmp_path / "nothing")
     variables = {"NGT_HOME": str(tmp_path)}
     hidden = ngt(*command, _NGT_KEPT_WARM="1", **variables).stderr.decode()
-    assert hidden.startswith("ngt: error: ") and "no such folder" in hidden
+    assert hidden.startswith("ngt: error: ")
+    assert "no such folder" in hidden
     assert "error: " not in ngt(*command, **variables).stderr.decode()
 
 
@@ -464,7 +473,8 @@ def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_p
     started: list[Warm] = []
 
     def start(command: list[str], **more: Any) -> Warm:
-        assert command[1:4] == ["-P", "-m", "ngtcli"] and more["stdin"].name == os.devnull
+        assert command[1:4] == ["-P", "-m", "ngtcli"]
+        assert more["stdin"].name == os.devnull
         started.append(Warm(*command[4:], cwd=Path(more.pop("cwd")), **more))
         return started[-1]
 
@@ -474,9 +484,13 @@ def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_p
     place = Place.of(Settings())
     wait_until(place.path.exists)
     again = ngt(*ASK, "--keep-warm", "1s")  # waits until it has loaded the model
-    assert again.stdout == done.stdout and len(started) == 1
+    assert again.stdout == done.stdout
+    assert len(started) == 1
     about = client.request(place, "GET /about")
-    assert about is not None and about.answered == 1 and about.idle_s == 1
+    assert about is not None
+    assert about.answered == 1
+    assert about.idle_s == 1
     assert os.getsid(about.process) == about.process
-    assert place.wait_until_free(60) and b"is ready" in place.log.read_bytes()
+    assert place.wait_until_free(60)
+    assert b"is ready" in place.log.read_bytes()
     assert place.log.stat().st_mode & 0o777 == 0o600

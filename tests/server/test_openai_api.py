@@ -141,10 +141,14 @@ def test_chat_with_the_openai_client(live: Live) -> None:
     )
     assert done.choices[0].message.content == "The tide turns at noon."
     assert done.choices[0].finish_reason == "stop"
-    assert done.usage is not None and done.usage.total_tokens == 17
-    assert done.usage.prompt_tokens_details and done.usage.prompt_tokens_details.cached_tokens == 0
+    assert done.usage is not None
+    assert done.usage.total_tokens == 17
+    assert done.usage.prompt_tokens_details
+    assert done.usage.prompt_tokens_details.cached_tokens == 0
     question, owner = live.answers.asked[-1]
-    assert (question.task, question.question, owner) == ("chat", "When?", "http")
+    assert question.task == "chat"
+    assert question.question == "When?"
+    assert owner == "http"
     assert [(turn.role, turn.text) for turn in question.turns] == [
         ("user", "Hello"),
         ("assistant", "Hello!"),
@@ -177,8 +181,10 @@ def test_a_streamed_chat_has_the_same_text_and_the_usage_at_its_end(live: Live) 
     assert "".join(delta.content or "" for delta in deltas) == "The tide turns at noon."
     assert [d.model_extra["reasoning_content"] for d in deltas if d.model_extra] == ["So."]
     assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
-    assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == 7
-    assert chunks[-1].model_extra and chunks[-1].model_extra["timings"]["draft_n"] == 7
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 7
+    assert chunks[-1].model_extra
+    assert chunks[-1].model_extra["timings"]["draft_n"] == 7
     assert not any(chunk.usage for chunk in chunks[:-1])
 
 
@@ -187,7 +193,9 @@ def test_responses_whole_and_streamed(live: Live) -> None:
     done = client.create(model="builtin", input="think", instructions="Be short.")
     assert done.output_text == "The tide turns at noon."
     assert [item.type for item in done.output] == ["reasoning", "message"]
-    assert done.status == "completed" and done.usage and done.usage.output_tokens == 7
+    assert done.status == "completed"
+    assert done.usage
+    assert done.usage.output_tokens == 7
     assert live.answers.last.settings.answer.system == "Be short."
     before = [{"role": "user", "content": "Hi"}, *[item.model_dump() for item in done.output[1:]]]
     turns: Any = [*before, {"role": "user", "content": [{"type": "input_text", "text": "So?"}]}]
@@ -223,12 +231,14 @@ def test_models_and_their_names(live: Live) -> None:
 def test_the_folder_answers_with_its_sources(live: Live) -> None:
     done = live.chat("When?", "builtin+docs")
     question = live.answers.last
-    assert question.task == "ask" and question.settings.retrieval.overflow == "retrieve"
+    assert question.task == "ask"
+    assert question.settings.retrieval.overflow == "retrieve"
     assert [d.name for d in question.documents] == ["deep/tides.txt"]
     annotations: Any = done.choices[0].message.model_dump()["annotations"]
     assert annotations[0]["type"] == "file_citation"
     cited = annotations[0]["file_citation"]
-    assert (cited["filename"], cited["page"]) == ("deep/tides.txt", None)
+    assert cited["filename"] == "deep/tides.txt"
+    assert cited["page"] is None
     assert "tide turns at noon" in cited["quote"]
     text = done.choices[0].message.content or ""
     assert "tide turns at noon" in text[cited["start_index"] : cited["end_index"]]
@@ -319,7 +329,8 @@ def test_formats_of_the_answer_are_schemas_of_the_question(live: Live) -> None:
     formats: list[Any] = [flat, {"type": "json_object"}, {"type": "text"}]
     for form in formats:
         done = live.openai().responses.create(model="builtin", input="?", text={"format": form})
-        assert done.text is not None and done.text.to_dict()["format"] == form
+        assert done.text is not None
+        assert done.text.to_dict()["format"] == form
     asked = [question.settings.answer.schema for question, _ in live.answers.asked[-4:]]
     assert [json.loads(text or "0") for text in asked] == [schema, schema, {"type": "object"}, 0]
     with pytest.raises(openai.BadRequestError, match="recursion") as caught:
@@ -410,7 +421,8 @@ def test_system_messages_stand_first_wherever_they_come(live: Live) -> None:
     ]
     assert live.post(messages=messages).status_code == 200
     asked = live.answers.last
-    assert asked.settings.answer.system == "Be kind.\n\nBe brief." and asked.question == "c"
+    assert asked.settings.answer.system == "Be kind.\n\nBe brief."
+    assert asked.question == "c"
     assert [(turn.role, turn.text) for turn in asked.turns] == [("user", "a"), ("assistant", "b")]
 
 
@@ -443,7 +455,8 @@ def test_an_answer_that_is_begun_is_not_continued(live: Live) -> None:
 )
 def test_what_would_change_the_answer_is_refused(more: dict[str, Any], live: Live) -> None:
     response = live.post(**more)
-    assert response.status_code == 400 and error_of(response)["param"] == next(iter(more))
+    assert response.status_code == 400
+    assert error_of(response)["param"] == next(iter(more))
 
 
 HOSTILE_SCHEMAS: list[Any] = [
@@ -474,7 +487,8 @@ def test_no_schema_ends_the_server(bounds: dict[str, Any], way: str, live: Live)
     else:
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         response = live.post(response_format=form)
-    assert response.status_code == 400 and error_of(response)["message"]
+    assert response.status_code == 400
+    assert error_of(response)["message"]
     assert live.post().status_code == 200
 
 
@@ -512,7 +526,8 @@ def test_errors_name_no_flags_and_repeat_no_values(live: Live) -> None:
         "-" not in error_of(live.post(documents=["x"], settings={"overflow": "split"}))["message"]
     )
     field = error_of(live.post(settings={"field": "a"}))["message"]
-    assert "'field' cannot be set" in field and "mean field" not in field
+    assert "'field' cannot be set" in field
+    assert "mean field" not in field
 
 
 def test_control_characters_are_shown_as_in_a_pipe(live: Live) -> None:
