@@ -1,4 +1,4 @@
-"""The command lines of the tools that measure: settings as flags, errors and outputs as ngt has."""
+"""The command lines of the measuring tools, with the settings, errors and outputs of ngt."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -18,49 +18,55 @@ from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError
 from tests.tools.measuring.tables import ToolForms
 
 OF_MODEL = ("Reading", "Passages", "Answer", "Model")
-SWEEP = (4, 8, 16, 32, 64, 128)  # draft nodes
-_NODES = measured_option(help="Maximum number of draft nodes; several, separated by commas.")
-_SWEPT = measured_option("--sweep-num-draft", help="Try 4 to 128 nodes.")
+SWEEP = (4, 8, 16, 32, 64, 128)  # Draft nodes per step.
+_NUM_DRAFT = measured_option(
+    help="Maximum number of draft nodes per step; several, separated by commas."
+)
+_SWEEP_NUM_DRAFT = measured_option("--sweep-num-draft", help="Try 4 to 128 nodes.")
 _FRESH = "Before each prompt, forget what was learned."
 _html = partial(options.file_option, rich_help_panel="Results")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageFlags(OutputFlags):
-    """Where tables go, unread."""
+    """The flags for output, as typed."""
 
     markdown: Annotated[bool, result_option("--markdown", help="Print Markdown tables.")] = False
     html: Annotated[Path | None, _html(help="Write a page as well.")] = None
 
     @property
     def outputs(self) -> tuple[Path | None, ...]:
-        """The file and the page."""
+        """The file of -o and that of --html."""
         return self.output, self.html
 
     def check(self) -> str:
-        """The flag of the form that is asked for, "" for tables. Raises UsageError."""
+        """Return the name of the requested format, "" for tables. Raises UsageError."""
         if self.json and self.markdown:
             raise UsageError(
                 "--json and --markdown are mutually exclusive", hint="Give one of them."
             )
         check_output_files({"-o": self.output, "--html": self.html})
         check_written(self.outputs, self.force)
-        return "json" if self.json else "markdown" if self.markdown else ""
+        if self.json:
+            return "json"
+        return "markdown" if self.markdown else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFlags:
-    """How many nodes are drafted, and whether anything is learned."""
+    """The flags for the number of draft nodes and for learning, as typed."""
 
-    num_draft: Annotated[str | None, _NODES] = None
-    sweep_num_draft: Annotated[bool, _SWEPT] = False
+    num_draft: Annotated[str | None, _NUM_DRAFT] = None
+    sweep_num_draft: Annotated[bool, _SWEEP_NUM_DRAFT] = False
     fresh: Annotated[bool, measured_option("--fresh", help=_FRESH)] = False
 
     def numbers(self, run: Run) -> list[int]:
-        """The numbers of draft nodes to try. Raises UsageError."""
+        """Return the numbers of draft nodes to try. Raises UsageError."""
         if self.num_draft and self.sweep_num_draft:
-            what = "--num-draft and --sweep-num-draft are mutually exclusive"
-            raise UsageError(what, hint="Give one of them.")
+            raise UsageError(
+                "--num-draft and --sweep-num-draft are mutually exclusive",
+                hint="Give one of them.",
+            )
         if self.sweep_num_draft:
             return list(SWEEP)
         return numbers_of("--num-draft", self.num_draft) or [run.settings.drafting.num_draft]
@@ -69,14 +75,20 @@ class NodeFlags:
 def settings_in(
     panels: tuple[str, ...], more: tuple[str, ...] = (), less: tuple[str, ...] = ()
 ) -> list[str]:
-    """The settings of these panels, with `more` and those of every command, without `less`."""
+    """Return the names of the settings that a tool takes as flags.
+
+    Args:
+        panels: The panels of the help whose settings it takes.
+        more: Further settings, beside those of every tool.
+        less: Settings to leave out.
+    """
     more = (*more, "color", "max_mb", "cache_mb")
-    named = [name for name in OF_OWN_ENGINE if SETTINGS[name].panel in panels or name in more]
-    return [name for name in named if name not in less]
+    names = [name for name in OF_OWN_ENGINE if SETTINGS[name].panel in panels or name in more]
+    return [name for name in names if name not in less]
 
 
 def put_out(forms: ToolForms, given: OutputFlags) -> None:
-    """Print a result in the form that is asked for, or write it."""
+    """Print a result in the requested format, or write it to the requested files."""
     form = given.check()
     text = str(getattr(forms, form)()) if form else forms.plain()
     write_result(text, given.output, force=given.force)
@@ -86,20 +98,20 @@ def put_out(forms: ToolForms, given: OutputFlags) -> None:
 
 
 def with_invocation(result: Any, module: str) -> Any:
-    """The result, with the command line of the tool `module`, the time and the versions."""
-    ran = invocation()
-    command = f"python -m {module}{ran.command.removeprefix('ngt')}"
-    return replace(result, invocation=replace(ran, command=command))
+    """Return the result with the command line of the tool `module`, the time and the versions."""
+    ngt_invocation = invocation()
+    command = f"python -m {module}{ngt_invocation.command.removeprefix('ngt')}"
+    return replace(result, invocation=replace(ngt_invocation, command=command))
 
 
 def main(command: Command, module: str) -> None:
-    """Run a tool by `sys.argv`, and exit; errors take two lines, as those of ngt."""
+    """Run a tool with the arguments of `sys.argv`, then exit. Errors look like those of ngt."""
     own_streams()
     code = 0
     try:
         command.main(prog_name=f"python -m {module}")
-    except SystemExit as done:
-        code = done.code if isinstance(done.code, int) else int(done.code is not None)
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
     except ClosedPipeError:
         code = 0
     except KeyboardInterrupt:

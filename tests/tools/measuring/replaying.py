@@ -1,9 +1,9 @@
-"""Drafters driven over recorded runs, exactly as the decoding loop would drive them.
+"""Replay recorded runs: drafters are driven as the decoding loop would drive them.
 
-No model is needed: verification of a greedy run accepts just the drafts that follow in the
+No model is needed: verification of a greedy run accepts exactly the drafts that follow in the
 recording. A recording may have the best tokens after each token of prompt and answer. Drafters that
-learn from logits then learn those after accepted nodes, but never those after rejected ones, which
-a live run would show them. Methods that draft from logits alone are refused.
+learn from logits then learn those after accepted nodes, but not those after rejected ones, which a
+live run would show them. Methods that draft from logits alone are refused.
 """
 
 import time
@@ -45,10 +45,12 @@ IDS = ("all", "odd", "even")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions(BenchOptions):
-    """What is measured, and of which prompts of the recording.
+    """What to measure, and on which prompts of the recording.
 
-    `tasks` (none: all) and `limit`, per task, choose them; `ids` keeps those with "odd" or "even"
-    ids, or "all".
+    Attributes:
+        tasks: The tasks of the prompts; none: all.
+        limit: The most prompts per task.
+        ids: "all", or only the prompts with "odd" or "even" ids.
     """
 
     tasks: Sequence[str] = ()
@@ -57,63 +59,71 @@ class ReplayOptions(BenchOptions):
 
 
 def walk(tree: DraftTree, output: Sequence[int], at: int) -> int:
-    """How many nodes of `tree` the recorded `output` accepts from index `at` on.
+    """Count the nodes of `tree` that the recorded `output` accepts from index `at` on.
 
     >>> walk(DraftTree((5, 7, 6), (-1, -1, 0)), [4, 5, 6, 1], 1)
     2
     """
     children = {(tree.parents[i], tree.tokens[i]): i for i in range(tree.drafts)}
-    node, accepted = ROOT, 0
+    node = ROOT
+    accepted = 0
     while at + accepted < len(output):
-        following = children.get((node, output[at + accepted]))
-        if following is None:
+        child = children.get((node, output[at + accepted]))
+        if child is None:
             break
-        node = following
+        node = child
         accepted += 1
     return accepted
 
 
 def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> ReplayedGeneration:
     """Drive `drafter` over one trace with at most `num_draft` nodes a step."""
-    made, undrafted, output = Statistics(), 0, trace.output_ids
-    draft_us = list[float]()
+    output = trace.output_ids
+    statistics = Statistics()
+    undrafted = 0
+    draft_us: list[float] = []
     drafter.begin(context)
     log = TokenLog(trace.prompt_ids)
     done = 0
     while done < len(output):
-        clock = time.perf_counter()
+        started = time.perf_counter()
         depth = trace.room - done - 1
         draft = Draft()
         if depth > 0 and num_draft > 0:
             draft = drafter.propose(log, Room(num_draft))
         tree = draft.tree.cut(depth, num_draft)
-        proposing = time.perf_counter() - clock
+        propose_s = time.perf_counter() - started
+
         accepted = walk(tree, output, done)
-        kept = output[done : done + accepted + 1]
-        clock = time.perf_counter()
-        log.emit(kept)
+        emitted = output[done : done + accepted + 1]
+
+        started = time.perf_counter()
+        log.emit(emitted)
         drafter.learn(log, outcome_of(trace, done, accepted, draft.top_k))
-        draft_us.append((proposing + time.perf_counter() - clock) * 1e6)
-        done += len(kept)
-        undrafted += not tree.drafts
-        made.add_step(tree.drafts, min(accepted, len(kept)), len(kept))
+        learn_s = time.perf_counter() - started
+
+        draft_us.append((propose_s + learn_s) * 1e6)
+        done += len(emitted)
+        if not tree.drafts:
+            undrafted += 1
+        statistics.add_step(tree.drafts, min(accepted, len(emitted)), len(emitted))
     drafter.close()
     return ReplayedGeneration(
         output,
-        made.steps,
-        drafted=made.drafted_tokens,
-        accepted=made.accepted_tokens,
+        statistics.steps,
+        drafted=statistics.drafted_tokens,
+        accepted=statistics.accepted_tokens,
         undrafted=undrafted,
-        histogram=made.acceptance_histogram,
+        histogram=statistics.acceptance_histogram,
         draft_us=draft_us,
     )
 
 
 def outcome_of(trace: Trace, done: int, accepted: int, top_k: int) -> Outcome:
-    """Return what a forward pass said of the nodes that it accepted, as far as that is recorded.
+    """Return the outcome of a step for the nodes that it accepted, as far as it was recorded.
 
     Args:
-        trace: The recording.
+        trace: The recorded answer.
         done: Tokens of the answer before this step.
         accepted: Nodes that the step accepted.
         top_k: How many of the best tokens the drafter wants.
@@ -128,27 +138,28 @@ def outcome_of(trace: Trace, done: int, accepted: int, top_k: int) -> Outcome:
 
 
 def context_of(trace: Trace, traces: TraceSet) -> Context:
-    """What a drafter is told of a recorded prompt."""
-    prompt, references = trace.prompt_ids, trace.references
-    return Context(prompt, None, (prompt,), references, traces.tokenizer, traces.vocabulary)
+    """Return the context that a drafter gets for a recorded prompt."""
+    prompt = trace.prompt_ids
+    return Context(prompt, None, (prompt,), trace.references, traces.tokenizer, traces.vocabulary)
 
 
 class Replay:
-    """A source over recorded answers: acceptance is the recording's."""
+    """A source of recorded answers for the benchmark: the recording decides what is accepted."""
 
     def __init__(self, traces: TraceSet, warn: Notify) -> None:
-        self.traces, self.prompts = traces, traces.traces
+        self.traces = traces
+        self.prompts = traces.traces
         self._background = cache(lambda name: recorded_background(traces, name, warn))
 
     @property
     def costs(self) -> Costs | None:
-        """What the methods that ask for them are told of the costs of passes: nothing."""
+        """The costs of forward passes, which a recording does not have."""
         return None
 
     def method(self, cell: Cell) -> MethodSpec:
-        """The method of a cell with a pool and costs of its own, which teach no other.
+        """Return the method of a cell, with a pool that no other cell shares.
 
-        Raises NgtError for a method that a recording cannot tell of.
+        Raises NgtError for a method that needs a model.
         """
         settings = cell.settings
         method = parse_method(settings.drafting.method, draft_settings(settings))
@@ -156,15 +167,20 @@ class Replay:
             raise NgtError(f"it needs {method.entry.needs}")
         if not method.entry.costs:
             return method
-        pool = Pool(quotes=settings.drafting.pool_documents) if settings.drafting.pool else None
-        costs, background = self.costs, self._background(settings.drafting.background)
-        own = replace(method.settings, pool=pool, background=background, costs=costs)
-        return replace(method, settings=own)
+        pool = None
+        if settings.drafting.pool:
+            pool = Pool(quotes=settings.drafting.pool_documents)
+        background = self._background(settings.drafting.background)
+        method_settings = replace(
+            method.settings, pool=pool, background=background, costs=self.costs
+        )
+        return replace(method, settings=method_settings)
 
     def begin(self, cell: Cell, split: bool = False) -> records.Answering[Trace]:
-        """As `Source.begin`, and raises as `method`."""
+        """Begin a cell as `Source.begin` does; raises what `method` raises."""
         method = self.method(cell)
-        drafter, num_draft = method.build(), method.settings.num_draft
+        drafter = method.build()
+        num_draft = method.settings.num_draft
         return lambda trace: replay(trace, drafter, context_of(trace, self.traces), num_draft)
 
 
@@ -175,15 +191,15 @@ def run_replay(
     progress: Notify,
     warn: Notify,
 ) -> ReplayResult:
-    """Replay `folder` with every method at every number of drafts.
+    """Replay the recording in `folder` with each method and each number of draft nodes.
 
-    What methods share between questions (pools) lives through one run, in the order of the
-    questions. Raises NgtError where nothing can be replayed.
+    A pool lives for one run: it learns from the questions in their order. Raises NgtError if
+    nothing can be replayed.
     """
-    clock = time.perf_counter()
+    started = time.perf_counter()
     progress(f"Reading {folder} …")
     source = Replay(chosen_traces(folder, options, settings.reading.max_mb), warn)
-    if options.fresh:  # a pool would be empty
+    if options.fresh:  # a pool would always be empty
         settings = settings.replace(pool=False)
     cells, refused = cells_of(options.methods, options.num_drafts, settings)
     race = records.Race(cells, refused=refused)
@@ -196,19 +212,20 @@ def run_replay(
     if race.interrupted:
         raise KeyboardInterrupt
     traces = source.traces
+    tasks = [trace.task for trace in traces.traces]
     return ReplayResult(
         source=traces.source,
         model=traces.model,
         questions=len(traces.traces),
         fresh=options.fresh,
-        seconds=round(time.perf_counter() - clock, 2),
-        rows=rows_by_task(ReplayRow, race, [t.task for t in traces.traces], tasks_first=True),
+        seconds=round(time.perf_counter() - started, 2),
+        rows=rows_by_task(ReplayRow, race, tasks, tasks_first=True),
         refused=race.refused,
     )
 
 
 def chosen_traces(folder: Path, options: ReplayOptions, max_mb: int) -> TraceSet:
-    """Those of the recording in `folder` that `options` choose. Raises NgtError."""
+    """Read the traces in `folder` that `options` choose. Raises NgtError."""
     traces = read_traces(folder, max_mb)
     chosen = select(traces.traces, options.tasks, options.limit, options.ids)
     return replace(traces, traces=tuple(chosen))
@@ -217,36 +234,43 @@ def chosen_traces(folder: Path, options: ReplayOptions, max_mb: int) -> TraceSet
 def select(
     traces: Sequence[Trace], tasks: Sequence[str], limit: int | None, ids: str = "all"
 ) -> list[Trace]:
-    """Traces of `tasks` (all where none is named) in order, the first `limit` of each task.
+    """Choose traces by task and id; their order stays.
 
-    Of them only those whose question has an "odd" or "even" number in its id, unless `ids` is
-    "all": choose settings on one half, report on the other.
+    Args:
+        traces: The traces of a recording.
+        tasks: The tasks to keep; none: all.
+        limit: The most traces of each task.
+        ids: "odd" or "even" keeps the questions with such a number in their id, so that settings
+            can be chosen on one half and reported on the other. "all" keeps both.
+
+    Raises UsageError if none is left.
     """
     if ids not in IDS:
         raise UsageError(f"no ids {ids!r}", hint=nearest(ids, IDS))
-    named = choose(traces, tasks, None, "the recording")
-    halved = [t for t in named if ids == "all" or is_odd(t.id) == (ids == "odd")]
-    out = choose(halved, (), limit)
-    if not out:
+    candidates = choose(traces, tasks, None, "the recording")
+    if ids != "all":
+        candidates = [trace for trace in candidates if is_odd(trace.id) == (ids == "odd")]
+    chosen = choose(candidates, (), limit)
+    if not chosen:
         raise UsageError("nothing to replay", hint="Record something, or raise --limit.")
-    return out
+    return chosen
 
 
 def recorded_background(traces: TraceSet, name: str, warn: Notify) -> BackgroundCounts | None:
-    """The counts of a background, for the tokenizer of the recording.
+    """Load the counts of a background for the tokenizer of the recording.
 
-    None for the name "none", or where that tokenizer (in the recording's folder, or of the model by
-    its name) is not here, which `warn` is told.
+    The tokenizer is in the recording's folder, or else that of the recorded model. Returns None
+    for the name "none", and with a warning if that tokenizer is not found.
     """
     if name == "none":
         return None
-    own = Path(traces.source) / "tokenizer"
+    folder = Path(traces.source) / "tokenizer"
     try:
-        tokenizer = load_tokenizer(str(own) if own.is_dir() else traces.model)
+        tokenizer = load_tokenizer(str(folder) if folder.is_dir() else traces.model)
     except ModelError:
         tokenizer = None
     if tokenizer is None or tokenizer.fingerprint != traces.tokenizer:
-        warn("no background: the tokenizer of the recording is not here")
+        warn("no background: the tokenizer of the recording was not found")
         return None
     with reporting_to(CallsOf(warn=warn)):
         return Background(name, tokenizer, traces.vocabulary, model=traces.model).load()

@@ -1,4 +1,4 @@
-"""What the tools that measure report; the fields are the keys of --json, in this order."""
+"""The results of the measuring tools. Their fields are the keys of --json, in this order."""
 
 import statistics
 from collections import Counter
@@ -13,7 +13,7 @@ from ngtcli.bench.summary import Group, column, json_rows, ratio, row_of
 from ngtcli.documents.find import Skipped
 from ngtcli.system.json_form import json_key
 
-OVERALL = "overall"  # the task of rows over all tasks
+OVERALL = "overall"  # The name of the task in rows over all tasks.
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,33 +24,46 @@ class ReplayedGeneration(Generation):
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The percentile, interpolated; 0.0 of none.
+    """Return the interpolated percentile, or 0.0 if there are no values.
 
     >>> percentile([1.0, 2.0, 4.0], 75)
     3.0
     """
-    if len(values) < 2:
-        return values[0] if values else 0.0
+    if not values:
+        return 0.0
+    if len(values) == 1:
+        return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def draft_us(group: Group, percent: int) -> float:
-    """Microseconds of drafting a step, at that percentile."""
-    answers = [g for g in group.last if isinstance(g, ReplayedGeneration)]
-    return round(percentile([us for g in answers for us in g.draft_us], percent), 1)
+    """Return a percentile of the microseconds that drafting takes in a step."""
+    times: list[float] = []
+    for answer in group.last:
+        if isinstance(answer, ReplayedGeneration):
+            times += answer.draft_us
+    return round(percentile(times, percent), 1)
+
+
+def acceptance_histogram(group: Group) -> Mapping[int, int]:
+    """Count the steps of all answers by the number of accepted drafts."""
+    histogram: Counter[int] = Counter()
+    for answer in group.last:
+        histogram += Counter(answer.histogram or {})
+    return histogram
 
 
 class TaskGroup(Group):
-    """A group over the prompts of one task, or of all of them."""
+    """A group over the prompts of one task, or of all tasks."""
 
-    def __init__(self, task: str, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, task: str, *group_arguments: Any) -> None:
+        super().__init__(*group_arguments)
         self.task = task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRow:
-    """The figures of a cell over the prompts of one task that a recording decides."""
+    """The figures of a cell over the prompts of one task that do not depend on the machine."""
 
     method: str = column(lambda g: g.cell.values["method"])
     num_draft: int | None = column(lambda g: g.cell.num_draft or 0)
@@ -62,9 +75,7 @@ class TaskRow:
     draft_acceptance_rate: float | None = column(
         lambda g: g.acceptance_rate() or 0.0, "accepted", "{:.1%}", 1, rank=1
     )
-    acceptance_histogram: Mapping[int, int] = column(
-        lambda g: sum((Counter(one.histogram or {}) for one in g.last), Counter())
-    )
+    acceptance_histogram: Mapping[int, int] = column(acceptance_histogram)
     nodes_per_step: float | None = column(
         lambda g: ratio(g.sum_of("drafted"), g.steps, 3), "nodes/step", "{:.1f}", 2, rank=3
     )
@@ -72,7 +83,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRow(TaskRow):
-    """The same with the time that drafting takes."""
+    """The figures of a task, and the time that drafting takes."""
 
     draft_us_median: float = column(lambda g: draft_us(g, 50), "draft µs", "{:.0f}", 3, rank=2)
     draft_us_p99: float = column(lambda g: draft_us(g, 99), "99th", "{:.0f}", 4, rank=5)
@@ -82,27 +93,37 @@ class ReplayRow(TaskRow):
 
 
 def rows_by_task(row: Any, race: Race, tasks: Sequence[str], *, tasks_first: bool) -> list[Any]:
-    """A row for each cell over all prompts and for each task; `tasks` are those of the prompts.
+    """Make a row for each cell over all prompts, and one for each task.
 
-    With `tasks_first` all tasks of a cell, then what it did over all; else first the rows over all,
-    then, of several tasks, those of one after the other.
+    Args:
+        row: The class of the rows.
+        race: The measured cells.
+        tasks: The tasks of the prompts.
+        tasks_first: Order the rows by cell, each with its tasks before the row over all. Otherwise
+            the rows over all come first, then those of each task, unless there is only one.
     """
-    measured, records = race.measured(), race.answers()
+    measured = race.measured()
+    records = race.answers()
 
-    def made(cell: Cell, task: str) -> Any:
-        prompts = [i for i in measured if task in (OVERALL, tasks[i])]
+    def make_row(cell: Cell, task: str) -> Any:
+        prompts = [index for index in measured if task in (OVERALL, tasks[index])]
         return row_of(row, TaskGroup(task, cell, prompts, records))
 
-    found = list(dict.fromkeys(tasks[i] for i in measured))
+    measured_tasks = list(dict.fromkeys(tasks[index] for index in measured))
     if tasks_first:
-        return [made(cell, task) for cell in race.cells for task in (*found, OVERALL)]
-    wanted = [OVERALL, *(found if len(found) > 1 else [])]
-    return [made(cell, task) for task in wanted for cell in race.cells]
+        names = [*measured_tasks, OVERALL]
+        return [make_row(cell, task) for cell in race.cells for task in names]
+    names = [OVERALL]
+    if len(measured_tasks) > 1:
+        names += measured_tasks
+    return [make_row(cell, task) for task in names for cell in race.cells]
 
 
 def _score(name: str, heading: str, place: int, rank: int) -> Any:
-    """The column of a score of judged answers, in percent, or of how many were judged."""
-    how: dict[str, Any] = {} if name == "judged" else {"form": "{:.1f}", "scale": 100.0}
+    """Make the column of a score in percent, or of the number of judged answers."""
+    options: dict[str, Any] = {}
+    if name != "judged":
+        options = {"form": "{:.1f}", "scale": 100.0}
     needs = "rouge_l" if name == "rouge_l" else "judged"
     return column(
         lambda s: s.scores and getattr(s.scores, name),
@@ -110,17 +131,18 @@ def _score(name: str, heading: str, place: int, rank: int) -> Any:
         place=place,
         rank=rank,
         needs=needs,
-        **how,
+        **options,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRow:
-    """What one dtype, or kind of weights, gives on texts and on prompts with reference answers.
+    """The quality of one dtype or kind of weights, on texts or on reference answers.
 
-    Shares are from 0 to 1. `perplexity` is over `tokens` tokens. Against float32: how much higher
-    it is, the mean KL divergence of the next token's distribution from float32's in nats a token,
-    and the share of places where the likeliest token is the same; None of float32 itself.
+    Shares are from 0 to 1. `perplexity` is over `tokens` tokens. The next three compare with
+    float32, and are None for float32 itself: the relative change of the perplexity, the mean KL
+    divergence of the next token's distribution in nats a token, and the share of positions with
+    the same most likely token.
     """
 
     weights: str = column(lambda s: s.weights)
@@ -153,7 +175,9 @@ class ReplayResult:
     refused: Sequence[Refusal]
     invocation: Invocation = invocation_field()
 
-    interrupted, notes = False, ()  # one that is interrupted has no result
+    # An interrupted replay has no result.
+    interrupted = False
+    notes = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,11 +196,11 @@ class RecordResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityResult:
-    """What a dtype or a kind of weights costs against float32 of the same checkpoint.
+    """The quality of a dtype or a kind of weights against float32 of the same checkpoint.
 
-    `scored` says what was scored: `texts` whole texts, or the reference answers of so many prompts.
-    A text of more than `window` tokens is scored in windows of that many, one every `stride`.
-    `machine` is that of the model that was set against float32.
+    `scored` says what was scored: whole texts, or the reference answers to prompts; `texts` is
+    their number. A text of more than `window` tokens is scored in windows of that size, one every
+    `stride` tokens. `machine` is that of the model that was compared with float32.
     """
 
     kind: Literal["quality"] = "quality"
@@ -191,4 +215,4 @@ class QualityResult:
     skipped: Sequence[Skipped] = ()
     invocation: Invocation = invocation_field()
 
-    interrupted = False  # one that is has no result
+    interrupted = False  # An interrupted comparison has no result.

@@ -1,8 +1,8 @@
-"""How good an answer is against reference answers: exact match, F1, ROUGE-L. All from 0 to 1.
+"""Scores of an answer against reference answers: exact match, F1 and ROUGE-L, all from 0 to 1.
 
-Exact match and F1 are SQuAD's: both texts are lowered, punctuation, articles and superfluous
-spaces are dropped, and the best of several references counts. ROUGE-L is the F measure of the
-`rouge-score` package, stemmed, which is an extra.
+Exact match and F1 are those of SQuAD: both texts are put in lower case and lose punctuation,
+articles and superfluous spaces; the best of several references counts. ROUGE-L is the F measure of
+the optional package `rouge-score`, with stemming.
 """
 
 import re
@@ -19,40 +19,47 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """`text` as SQuAD compares it.
+    """Normalize `text` as SQuAD does before it compares.
 
     >>> normalise("The  Oysters, of a town.")
     'oysters of town'
     """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+    words = _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION))
+    return " ".join(words.split())
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """1.0 where the answer is one of `references`, else 0.0."""
+    """Return 1.0 if the answer is one of `references`, else 0.0."""
     return float(normalise(answer) in map(normalise, references))
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
-    """Harmonic mean of precision and recall in words, against the best reference."""
-    own, found = normalise(answer).split(), [0.0]
-    for wanted in (normalise(reference).split() for reference in references):
-        shared = (Counter(own) & Counter(wanted)).total()
-        # SQuAD: nothing said equals only nothing wanted.
-        both = own and wanted
-        found.append(2 * shared / (len(own) + len(wanted)) if both else float(own == wanted))
-    return max(found)
+    """Return the harmonic mean of precision and recall in words, against the best reference."""
+    words = normalise(answer).split()
+    scores = [_word_f1(words, normalise(reference).split()) for reference in references]
+    return max(scores, default=0.0)
+
+
+def _word_f1(words: Sequence[str], reference: Sequence[str]) -> float:
+    if not words or not reference:  # SQuAD: an empty answer is right only if the reference is empty
+        return float(words == reference)
+    shared = (Counter(words) & Counter(reference)).total()
+    return 2 * shared / (len(words) + len(reference))
 
 
 def rouge_l() -> Callable[[str, Sequence[str]], float] | None:
-    """A scorer of (answer, references); None where `rouge-score` is not installed."""
+    """Return a scorer of (answer, references), or None if `rouge-score` is not installed."""
     if find_spec("rouge_score") is None:
         return None
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
-    return lambda answer, references: max(
-        (float(scorer.score(r, answer)["rougeL"].fmeasure) for r in references), default=0.0
-    )
+
+    def score(answer: str, references: Sequence[str]) -> float:
+        measures = [scorer.score(reference, answer)["rougeL"] for reference in references]
+        return max((float(measure.fmeasure) for measure in measures), default=0.0)
+
+    return score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,23 +73,28 @@ class Scores:
 
 
 class Quality:
-    """Scores answers; `note` says what could not be had."""
+    """Scores answers. `note` says which score is missing, and why."""
 
     def __init__(self) -> None:
         self._rouge = rouge_l()
         self.note = "" if self._rouge else NO_ROUGE
 
     def scores(self, answers: Sequence[tuple[str, Sequence[str], bool]]) -> Scores:
-        """Means over (answer, references, one at least, whether a question was asked).
+        """Average the scores of (answer, at least one reference, whether a question was asked).
 
-        Exact match and F1 are of the questions alone.
+        Exact match and F1 count only answers to questions.
         """
-        asked = [(answer, references) for answer, references, asked in answers if asked]
+        to_questions = [
+            (answer, references) for answer, references, has_question in answers if has_question
+        ]
+        rouge = None
+        if self._rouge:
+            rouge = _mean([self._rouge(answer, references) for answer, references, _ in answers])
         return Scores(
             judged=len(answers),
-            exact_match=_mean([exact_match(*one) for one in asked]),
-            f1=_mean([f1(*one) for one in asked]),
-            rouge_l=_mean([self._rouge(a, r) for a, r, _ in answers]) if self._rouge else None,
+            exact_match=_mean([exact_match(*answer) for answer in to_questions]),
+            f1=_mean([f1(*answer) for answer in to_questions]),
+            rouge_l=rouge,
         )
 
 

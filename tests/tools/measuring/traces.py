@@ -2,8 +2,8 @@
 
 Under greedy decoding a lossless method emits exactly the recorded tokens, so how many drafts are
 accepted at each step depends on prompt, recorded output and drafter alone. A recording is a folder
-with `trace.json` (what was run) and `traces.jsonl` (a prompt's and its output's ids a line, and
-where it was asked for the best tokens after each of them).
+with `trace.json`, which describes the model, and `traces.jsonl`, which has the ids of a prompt and
+of its output on each line and, if they were asked for, the best tokens after each of them.
 """
 
 import json
@@ -29,16 +29,17 @@ from ngtcli.words import reason_of
 
 FORMAT = "ngt-trace"
 VERSION = 1
-ROOM = 1024  # new tokens that a run is taken to have had room for, where it does not say; guess
-_HEAD, _LINES = "trace.json", "traces.jsonl"
-_OWN_MB = 10**6  # of a recording that is gone on with; the most that settings bound
-_LONGEST = 100_000_000  # bytes of a line; guess: ten million ids
-_ANEW = "Record it again with python -m tests.tools.record, or mend that place."
+ROOM = 1024  # New tokens that a run had room for, if its line does not say. Guess.
+_HEAD = "trace.json"
+_LINES = "traces.jsonl"
+_CONTINUED_MB = 10**6  # The limit for a recording that is continued: the highest of the settings.
+_MAX_LINE_BYTES = 100_000_000  # Guess: ten million ids.
+_RECORD_AGAIN = "Record it again with python -m tests.tools.record, or correct that line."
 
 
 @dataclass(frozen=True, slots=True)
 class TopTokens:
-    """The model's best tokens after each token of a prompt and its answer, but the last.
+    """The model's best tokens after each token of a prompt and its answer except the last.
 
     Attributes:
         ids: A row for each position, the best first; all rows have the same width.
@@ -54,11 +55,17 @@ NO_TOP = TopTokens()
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One prompt and what the model answered, as ids.
+    """One prompt and the model's answer, as ids.
 
-    `room` is the most tokens that could have been emitted: with the length of the answer in its
-    place a drafter would be told where that ends. `references` are the runs of the prompt that are
-    documents, if that is known. `top` has no rows where the best tokens were not recorded.
+    Attributes:
+        id: The id of the prompt.
+        task: Its task.
+        prompt_ids: The ids of the prompt.
+        output_ids: The ids of the answer.
+        room: The most tokens that could have been emitted. The length of the answer in its place
+            would tell a drafter where the answer ends.
+        references: The parts of the prompt that are documents, if they are known.
+        top: The best tokens; without rows if they were not recorded.
     """
 
     id: str
@@ -101,28 +108,34 @@ class _Line(Struct):
     top: TopTokens = NO_TOP
 
     def trace(self, vocabulary: int) -> Trace:
-        """What it says. Raises InputError for what is missing, and for ids that there are not."""
+        """Return the trace.
+
+        Raises InputError if a key is missing, or an id is not below `vocabulary`.
+        """
         for key in ("id", "task", "prompt_ids", "output_ids"):
             if getattr(self, key) in (None, ()):
                 raise InputError(f"key {key!r} is missing or empty")
-        named = {f"references[{i}]": run for i, run in enumerate(self.references)}
-        named |= {f"top.ids[{i}]": row for i, row in enumerate(self.top.ids)}
-        for key, ids in {
-            "prompt_ids": self.prompt_ids,
-            "output_ids": self.output_ids,
-            **named,
-        }.items():
-            for place, id in enumerate(ids):
-                if not 0 <= id < vocabulary:
-                    raise InputError(f"{key}[{place}] is {id}, no id below {vocabulary}")
+        _check_ids("prompt_ids", self.prompt_ids, vocabulary)
+        _check_ids("output_ids", self.output_ids, vocabulary)
+        for index, reference in enumerate(self.references):
+            _check_ids(f"references[{index}]", reference, vocabulary)
+        for index, row in enumerate(self.top.ids):
+            _check_ids(f"top.ids[{index}]", row, vocabulary)
         self._check_top()
-        room = max(self.room, len(self.output_ids))
-        own = str(self.id), self.task or "", self.prompt_ids, self.output_ids
-        return Trace(*own, room, self.references, self.top)
+        return Trace(
+            id=str(self.id),
+            task=self.task or "",
+            prompt_ids=self.prompt_ids,
+            output_ids=self.output_ids,
+            room=max(self.room, len(self.output_ids)),
+            references=self.references,
+            top=self.top,
+        )
 
     def _check_top(self) -> None:
-        """Raise InputError where the best tokens are not those of this prompt and answer."""
-        ids, log_probabilities = self.top.ids, self.top.log_probabilities
+        """Raise InputError if the best tokens do not fit the lengths of prompt and answer."""
+        ids = self.top.ids
+        log_probabilities = self.top.log_probabilities
         if not ids and not log_probabilities:
             return
         expected = len(self.prompt_ids) + len(self.output_ids) - 1
@@ -134,8 +147,14 @@ class _Line(Struct):
             raise InputError("the rows of top have different widths, or none")
 
 
+def _check_ids(key: str, ids: Sequence[int], vocabulary: int) -> None:
+    for index, token_id in enumerate(ids):
+        if not 0 <= token_id < vocabulary:
+            raise InputError(f"{key}[{index}] is {token_id}, no id below {vocabulary}")
+
+
 def is_odd(id: str) -> bool:
-    """Whether the question of a trace is odd by the first number in its id; without one it is even.
+    """Return whether the first number in a trace's id is odd. An id without a number is even.
 
     The turns of a conversation (`81/2`) stay with their question. Odd questions are for fitting and
     choosing, even ones for reporting.
@@ -143,16 +162,16 @@ def is_odd(id: str) -> bool:
     >>> [is_odd(id) for id in ("81", "82/1", "doc2-5", "none")]
     [True, False, False, False]
     """
-    found = re.search(r"\d+", id)
-    return found is not None and int(found.group()[-1]) % 2 == 1
+    number = re.search(r"\d+", id)
+    return number is not None and int(number.group()[-1]) % 2 == 1
 
 
 class TraceWriter(AbstractContextManager["TraceWriter"]):
     """Writes a recording: `with TraceWriter(…) as writer: writer.add(…)`.
 
-    An interrupted recording keeps the lines that it has; with `more` those of the same model are
-    gone on with, whose ids are in `done`. Raises InputError where the folder cannot be written or
-    holds something else.
+    An interrupted recording keeps its lines. With `more` a recording of the same model is
+    continued: `done` has the ids of its traces. Raises InputError if the folder cannot be written
+    or has other content.
     """
 
     def __init__(
@@ -163,28 +182,35 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         vocabulary: int,
         more: bool = False,
     ) -> None:
-        model = model.encode("utf-8", "replace").decode()  # a path may hold other bytes
-        about = {"format": FORMAT, "version": VERSION, "model": model, "tokenizer": tokenizer}
-        head = {**about, "vocabulary": vocabulary}
+        head = {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": model.encode("utf-8", "replace").decode(),  # a path may not be UTF-8
+            "tokenizer": tokenizer,
+            "vocabulary": vocabulary,
+        }
+        text = json.dumps(head, indent=1) + "\n"
+        path = folder / _HEAD
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path, text = folder / _HEAD, json.dumps(head, indent=1) + "\n"
-            is_own = more and path.is_file() and path.read_bytes() == text.encode()
-            if not is_own and any(folder.iterdir()):
-                raise InputError(f"{folder}: is not empty", hint="Name a new folder to record to.")
-            if not is_own:
+            is_continued = more and path.is_file() and path.read_bytes() == text.encode()
+            if not is_continued:
+                if any(folder.iterdir()):
+                    raise InputError(
+                        f"{folder}: is not empty", hint="Name a new folder to record to."
+                    )
                 write_atomically(path, text)
             self._lines = LineFile(folder / _LINES, 0o644)
-            for place, line in self._lines.lines(_LONGEST):
-                if not line.endswith(b"\n"):  # torn: the last one
-                    self._lines.truncate(place)
-            begun = os.fstat(self._lines.fileno()).st_size
-            self.done = set[str]()
-            if begun:
-                self.done = {one.id for one in read_traces(folder, _OWN_MB).traces}
+            for offset, line in self._lines.lines(_MAX_LINE_BYTES):
+                if not line.endswith(b"\n"):  # the last one, torn by an interruption
+                    self._lines.truncate(offset)
+            self.done: set[str] = set()
+            if os.fstat(self._lines.fileno()).st_size:
+                self.done = {trace.id for trace in read_traces(folder, _CONTINUED_MB).traces}
         except OSError as error:
-            what = f"{folder}: cannot be written ({reason_of(error)})"
-            raise InputError(what, hint="Name another folder.") from None
+            raise InputError(
+                f"{folder}: cannot be written ({reason_of(error)})", hint="Name another folder."
+            ) from None
 
     def __exit__(self, *_: object) -> None:
         self._lines.close()
@@ -199,10 +225,16 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         room: int = ROOM,
         top: TopTokens = NO_TOP,
     ) -> None:
-        """Write one trace; `room` is the most tokens that the run could have made."""
-        runs = tuple(map(tuple, references))
-        room = max(room, len(output_ids))
-        trace = Trace(id, task, tuple(prompt_ids), tuple(output_ids), room, runs, top)
+        """Write one trace; the parameters are the attributes of `Trace`."""
+        trace = Trace(
+            id=id,
+            task=task,
+            prompt_ids=tuple(prompt_ids),
+            output_ids=tuple(output_ids),
+            room=max(room, len(output_ids)),
+            references=tuple(map(tuple, references)),
+            top=top,
+        )
         line = asdict(trace)
         if not top.ids:
             del line["top"]
@@ -210,19 +242,22 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
 
 
 def recorded_files(folder: Path) -> list[Path]:
-    """The files that `read_traces` reads there, of those that there are."""
+    """Return the files in `folder` that `read_traces` would read."""
     return [folder / name for name in (_HEAD, _LINES) if os.path.isfile(folder / name)]
 
 
 def read_traces(folder: Path, max_mb: int | None = None) -> TraceSet:
-    """The traces in `folder`; `max_mb` (by default the settings' own) bounds the bytes read.
+    """Read the recording in `folder`, of at most `max_mb` (default: that of the settings).
 
     Raises InputError.
     """
-    reader, path = Reader(max_mb or Settings().reading.max_mb), folder / _HEAD
-    if not os.path.isfile(path):  # False for a name that is too long
-        hint = "Give a folder written by python -m tests.tools.record."
-        raise InputError(f"{folder}: no recording here", hint=hint)
+    reader = Reader(max_mb or Settings().reading.max_mb)
+    path = folder / _HEAD
+    if not os.path.isfile(path):  # unlike Path.is_file it allows a name that is too long
+        raise InputError(
+            f"{folder}: no recording here",
+            hint="Give a folder written by python -m tests.tools.record.",
+        )
     try:
         head = converted(json_object(decode_text(reader.read(path))), _Head)
         if (head.format, head.version) != (FORMAT, VERSION):
@@ -232,12 +267,17 @@ def read_traces(folder: Path, max_mb: int | None = None) -> TraceSet:
     except Unreadable as error:
         raise error.of(str(path)) from None
     except InputError as error:
-        raise InputError(f"{path}: {error}", hint=_ANEW) from None
+        raise InputError(f"{path}: {error}", hint=_RECORD_AGAIN) from None
     traces = []
     for row in read_rows(folder / _LINES, reader):
         try:
             traces.append(converted(row.data, _Line).trace(head.vocabulary))
         except InputError as error:
-            raise row.wrong(str(error), _ANEW) from None
-    about = str(folder), head.model, head.tokenizer, head.vocabulary
-    return TraceSet(*about, tuple(traces))
+            raise row.wrong(str(error), _RECORD_AGAIN) from None
+    return TraceSet(
+        source=str(folder),
+        model=head.model,
+        tokenizer=head.tokenizer,
+        vocabulary=head.vocabulary,
+        traces=tuple(traces),
+    )
