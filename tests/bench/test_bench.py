@@ -174,3 +174,18 @@ def test_a_recording_can_be_replayed(tmp_path: Path) -> None:
     assert row["mean_acceptance_length"] > 1
     assert b"not empty" in tool(record, "tests.tools.record", *recording).stderr
     assert {trace.room for trace in read_traces(Path(folder)).traces} == {30}  # as the run had
+
+
+def test_a_recording_has_the_models_best_tokens_if_they_are_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    arguments = (str(folder), HARBOUR, "--max-tokens", "20", "--dtype", "float32", "--top", "3")
+    assert tool(record, "tests.tools.record", *arguments).returncode == 0
+    (trace,) = read_traces(folder).traces
+    rows = len(trace.prompt_ids) + len(trace.output_ids) - 1
+    assert len(trace.top.ids) == len(trace.top.log_probabilities) == rows
+    assert {len(row) for row in (*trace.top.ids, *trace.top.log_probabilities)} == {3}
+    # Greedy decoding chose the best token after each token from the end of the prompt on.
+    after_prompt = trace.top.ids[len(trace.prompt_ids) - 1 :]
+    assert tuple([row[0] for row in after_prompt]) == trace.output_ids
+    for row in trace.top.log_probabilities:
+        assert 0.0 >= row[0] >= row[1] >= row[2]
