@@ -1,4 +1,4 @@
-"""The HTTP API: what clients get, and what nobody gets."""
+"""The HTTP API of OpenAI: answers, refusals, who may ask, and clients that leave."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from ngtcli.engine.events import Ended, Event, Prompted, Started, Stepped
 from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.prompts.preset import load_preset
-from ngtcli.server import folder as serve_folder
-from ngtcli.server import http_guard
+from ngtcli.server import folder, http_guard
 from ngtcli.server.folder import ServedFolder
 from ngtcli.server.http_guard import Address, address_of
 from ngtcli.server.service import Service
@@ -33,7 +33,7 @@ CHAT = "/v1/chat/completions"
 
 
 def script(question: Request, ticket: Ticket) -> Generator[Event]:
-    """WORDS, or what the question says."""
+    """Answer with WORDS, or in the way that words of the question ask for."""
     if "too long" in question.question:
         hint = "Use --overflow truncate to cut them, or name a model with a longer context (-m)."
         raise ContextOverflowError("the prompt has 9 tokens", hint=hint)
@@ -76,6 +76,10 @@ class Live(RunningServer):
         presets = {"chat": "chat", "generate": "chat", "ask": "ask"}
         tasks = Tasks({task: (Settings(), load_preset(name)) for task, name in presets.items()})
         super().__init__(ScriptedAnswers(script), Service("builtin", tasks, folder), address)
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":")[-1])
 
     def openai(self, **more: Any) -> openai.OpenAI:
         options = {"api_key": "none", "max_retries": 0, "http_client": CLIENT, **more}
@@ -125,7 +129,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 # --- the openai client ---
 
 
-def test_chat_with_the_openai_client(live: Live) -> None:
+def test_a_chat_completion_has_the_text_the_usage_and_the_timings(live: Live) -> None:
     done = live.openai().chat.completions.create(
         model="builtin",
         seed=3,
@@ -188,7 +192,7 @@ def test_a_streamed_chat_has_the_same_text_and_the_usage_at_its_end(live: Live) 
     assert not any(chunk.usage for chunk in chunks[:-1])
 
 
-def test_responses_whole_and_streamed(live: Live) -> None:
+def test_a_response_has_the_reasoning_and_the_message(live: Live) -> None:
     client = live.openai().responses
     done = client.create(model="builtin", input="think", instructions="Be short.")
     assert done.output_text == "The tide turns at noon."
@@ -197,34 +201,51 @@ def test_responses_whole_and_streamed(live: Live) -> None:
     assert done.usage
     assert done.usage.output_tokens == 7
     assert live.answers.last.settings.answer.system == "Be short."
-    before = [{"role": "user", "content": "Hi"}, *[item.model_dump() for item in done.output[1:]]]
-    turns: Any = [*before, {"role": "user", "content": [{"type": "input_text", "text": "So?"}]}]
-    with client.stream(model="builtin", input=turns) as stream:
+
+
+def test_a_response_is_streamed_in_the_events_of_openai(live: Live) -> None:
+    with live.openai().responses.stream(model="builtin", input="So?") as stream:
         events = list(stream)
-        final = stream.get_final_response()
-    assert final.output_text == "The tide turns at noon."
+        response = stream.get_final_response()
+    assert response.output_text == "The tide turns at noon."
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    kinds = [event.type for event in events]
-    assert kinds[:4] == [
+    types = [event.type for event in events]
+    assert types[:4] == [
         "response.created",
         "response.in_progress",
         "response.output_item.added",
         "response.content_part.added",
     ]
-    assert kinds[-4:] == [
+    assert types[-4:] == [
         "response.output_text.done",
         "response.content_part.done",
         "response.output_item.done",
         "response.completed",
     ]
-    assert live.answers.last.turns[1].text == "The tide turns at noon."
 
 
-def test_models_and_their_names(live: Live) -> None:
+def test_the_message_of_a_response_is_a_turn_of_the_next_request(live: Live) -> None:
+    client = live.openai().responses
+    (message,) = client.create(model="builtin", input="Hi").output
+    turns: Any = [
+        {"role": "user", "content": "Hi"},
+        message.model_dump(),
+        {"role": "user", "content": [{"type": "input_text", "text": "So?"}]},
+    ]
+    client.create(model="builtin", input=turns)
+    request = live.answers.last
+    assert request.question == "So?"
+    assert [turn.text for turn in request.turns] == ["Hi", "The tide turns at noon."]
+
+
+def test_the_model_and_the_model_with_the_folder_are_listed(live: Live) -> None:
     assert [model.id for model in live.openai().models.list()] == ["builtin", "builtin+docs"]
+    assert live.openai().models.retrieve("builtin+docs").id == "builtin+docs"
+
+
+def test_an_unknown_model_is_refused(live: Live) -> None:
     with pytest.raises(openai.NotFoundError, match="Served: builtin, builtin"):
         live.chat("Once", "gpt-4o")
-    assert live.openai().models.retrieve("builtin+docs").id == "builtin+docs"
     assert error_of(CLIENT.get(f"{live.url}/v1/models/x"))["code"] == "model_not_found"
 
 
@@ -247,15 +268,18 @@ def test_the_folder_answers_with_its_sources(live: Live) -> None:
     assert content.content[0].annotations[0].filename == "deep/tides.txt"
 
 
-def test_documents_of_a_request(live: Live) -> None:
+def test_a_request_may_bring_documents(live: Live) -> None:
     live.chat("When?", extra_body={"documents": ["a text", {"name": "b", "text": "tide"}]})
-    documents = live.answers.last.documents
-    assert [(d.name, d.text) for d in documents] == [("document 1", "a text"), ("b", "tide")]
+    contents = {document.name: document.text for document in live.answers.last.documents}
+    assert contents == {"document 1": "a text", "b": "tide"}
+
+
+def test_empty_documents_and_documents_beside_the_folder_are_refused(live: Live) -> None:
     assert live.post(documents=[{"name": "b", "text": ""}]).status_code == 400
     assert live.post(model="builtin+docs", documents=["x"]).status_code == 400
 
 
-def test_a_predicted_answer(live: Live) -> None:
+def test_a_request_may_predict_its_answer(live: Live) -> None:
     predicted = {"type": "content", "content": [{"type": "text", "text": "At noon"}]}
     assert live.post(prediction=predicted).status_code == 200
     assert live.answers.last.prediction == "At noon"
@@ -316,35 +340,56 @@ def test_a_predicted_answer(live: Live) -> None:
         ({"messages": [{"role": "user", "content": "too long"}]}, "messages"),
     ],
 )
-def test_what_is_wrong_or_not_here_is_refused(live: Live, more: Any, param: str) -> None:
+def test_an_invalid_or_unsupported_parameter_is_refused(live: Live, more: Any, param: str) -> None:
     response = live.post(**more)
     assert response.status_code == 400, response.text
     assert error_of(response)["param"] == param
 
 
-def test_formats_of_the_answer_are_schemas_of_the_question(live: Live) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    live.chat("When?", response_format=json_schema(schema))
-    flat = {"type": "json_schema", "name": "x", "schema": schema}
-    formats: list[Any] = [flat, {"type": "json_object"}, {"type": "text"}]
-    for form in formats:
-        done = live.openai().responses.create(model="builtin", input="?", text={"format": form})
-        assert done.text is not None
-        assert done.text.to_dict()["format"] == form
-    asked = [question.settings.answer.schema for question, _ in live.answers.asked[-4:]]
-    assert [json.loads(text or "0") for text in asked] == [schema, schema, {"type": "object"}, 0]
-    with pytest.raises(openai.BadRequestError, match="recursion") as caught:
-        wrong: Any = {"format": {**flat, "schema": {"$ref": "#"}}}
-        live.openai().responses.create(model="builtin", input="When?", text=wrong)
-    assert caught.value.param == "text"
-    for text in "x", [{}], {"verbosity": "low"}, {"format": None}:
-        body = json.dumps({"model": "builtin", "input": "?", "text": text}).encode()
-        response = live.raw("/v1/responses", body)
-        assert error_of(response)["param"] == "text"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+SCHEMA_FORMAT = {"type": "json_schema", "name": "x", "schema": SCHEMA}
 
 
-def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
-    neutral = {
+def test_the_format_of_a_chat_is_a_schema_of_the_request(live: Live) -> None:
+    live.chat("When?", response_format=json_schema(SCHEMA))
+    assert json.loads(live.answers.last.settings.answer.schema) == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("text_format", "schema"),
+    [
+        (SCHEMA_FORMAT, json.dumps(SCHEMA)),
+        ({"type": "json_object"}, '{"type": "object"}'),
+        ({"type": "text"}, ""),
+    ],
+)
+def test_the_format_of_a_response_is_a_schema_of_the_request(
+    text_format: Any, schema: str, live: Live
+) -> None:
+    response = live.openai().responses.create(
+        model="builtin", input="?", text={"format": text_format}
+    )
+    assert response.text is not None
+    assert response.text.to_dict()["format"] == text_format
+    assert live.answers.last.settings.answer.schema == schema
+
+
+def test_a_recursive_schema_of_a_response_is_refused(live: Live) -> None:
+    recursive: Any = {"format": {**SCHEMA_FORMAT, "schema": {"$ref": "#"}}}
+    with pytest.raises(openai.BadRequestError, match="recursion") as raised:
+        live.openai().responses.create(model="builtin", input="When?", text=recursive)
+    assert raised.value.param == "text"
+
+
+@pytest.mark.parametrize("text", ["x", [{}], {"verbosity": "low"}, {"format": None}])
+def test_an_invalid_text_of_a_response_is_refused(text: Any, live: Live) -> None:
+    body = json.dumps({"model": "builtin", "input": "?", "text": text}).encode()
+    response = live.raw("/v1/responses", body)
+    assert error_of(response)["param"] == "text"
+
+
+def test_parameters_with_their_default_values_are_accepted(live: Live) -> None:
+    defaults = {
         "n": 1,
         "user": "me",
         "tools": None,
@@ -354,17 +399,28 @@ def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
         "metadata": {"a": "b"},
         "store": False,
     }
-    assert live.post(**neutral).status_code == 200
-    for newer in (
+    assert live.post(**defaults).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
         {"max_tokens": 5, "max_completion_tokens": 9},
         {"max_completion_tokens": 9, "max_tokens": 5},
-    ):
-        assert live.post(**newer).status_code == 200
-        assert live.answers.last.settings.answer.max_tokens == 9
+    ],
+)
+def test_max_completion_tokens_is_preferred_to_max_tokens(body: dict[str, Any], live: Live) -> None:
+    assert live.post(**body).status_code == 200
+    assert live.answers.last.settings.answer.max_tokens == 9
+
+
+def test_settings_of_ngt_may_be_members_of_the_body_or_of_settings(live: Live) -> None:
     assert live.post(think="off").status_code == 200
     assert live.answers.last.settings.answer.think == "off"
+
     assert live.post(settings={"top_k": 5, "think": "off"}).status_code == 200
     assert live.answers.last.settings.answer.top_k == 5
+    assert live.answers.last.settings.answer.think == "off"
 
 
 @pytest.mark.parametrize(
@@ -381,7 +437,7 @@ def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
         {"typical_p": 1.0, "tfs_z": 1, "ignore_eos": False, "best_of": 1},
     ],
 )
-def test_what_ordinary_clients_send_and_changes_nothing_is_accepted(
+def test_parameters_without_effect_that_clients_send_are_accepted(
     more: dict[str, Any], live: Live
 ) -> None:
     assert live.post().status_code == 200
@@ -390,28 +446,45 @@ def test_what_ordinary_clients_send_and_changes_nothing_is_accepted(
     assert live.answers.last.settings == before.settings
 
 
-def test_responses_accept_efforts_and_includes(live: Live) -> None:
+def test_responses_accept_parameters_without_effect(live: Live) -> None:
     more = {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["x"], "store": True}
     body = json.dumps({"model": "builtin", "input": "When?", **more}).encode()
     assert live.raw("/v1/responses", body).status_code == 200
 
 
-def test_what_clients_of_other_servers_write_means_the_same_here(live: Live) -> None:
+def test_a_seed_of_minus_one_is_a_random_seed(live: Live) -> None:
     seeds = set()
     for _ in range(3):
         assert live.post(seed=-1).status_code == 200
         seeds.add(live.answers.last.settings.answer.seed)
-    assert len(seeds) == 3  # any seed
-    assert live.post(seed=-2).status_code == 200 == live.post(seed=2**70).status_code
-    assert live.post(max_tokens=-1).status_code == 200
-    assert live.answers.last.settings.answer.max_tokens == 10**6
-    assert live.post(repeat_penalty=1.1).status_code == 200
-    assert live.answers.last.settings.answer.repetition_penalty == 1.1
-    assert live.post(chat_template_kwargs={"enable_thinking": False, "x": "a"}).status_code == 200
-    assert live.answers.last.settings.answer.template_arg == ("enable_thinking=false", 'x="a"')
+    assert len(seeds) == 3
 
 
-def test_system_messages_stand_first_wherever_they_come(live: Live) -> None:
+@pytest.mark.parametrize("seed", [-2, 2**70])
+def test_any_integer_is_a_seed(seed: int, live: Live) -> None:
+    assert live.post(seed=seed).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "setting", "value"),
+    [
+        ({"max_tokens": -1}, "max_tokens", 10**6),
+        ({"repeat_penalty": 1.1}, "repetition_penalty", 1.1),
+        (
+            {"chat_template_kwargs": {"enable_thinking": False, "x": "a"}},
+            "template_arg",
+            ("enable_thinking=false", 'x="a"'),
+        ),
+    ],
+)
+def test_parameters_of_other_servers_are_settings(
+    body: dict[str, Any], setting: str, value: Any, live: Live
+) -> None:
+    assert live.post(**body).status_code == 200
+    assert live.answers.last.settings.get(setting) == value
+
+
+def test_system_messages_are_joined_wherever_they_come(live: Live) -> None:
     messages = [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "a"},
@@ -420,19 +493,23 @@ def test_system_messages_stand_first_wherever_they_come(live: Live) -> None:
         {"role": "user", "content": "c"},
     ]
     assert live.post(messages=messages).status_code == 200
-    asked = live.answers.last
-    assert asked.settings.answer.system == "Be kind.\n\nBe brief."
-    assert asked.question == "c"
-    assert [(turn.role, turn.text) for turn in asked.turns] == [("user", "a"), ("assistant", "b")]
+    request = live.answers.last
+    assert request.settings.answer.system == "Be kind.\n\nBe brief."
+    assert request.question == "c"
+    turns = [(turn.role, turn.text) for turn in request.turns]
+    assert turns == [("user", "a"), ("assistant", "b")]
 
 
-def test_an_answer_that_is_begun_is_not_continued(live: Live) -> None:
-    begun = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sure,"}]
-    error = error_of(live.post(messages=begun))
+def test_the_beginning_of_an_answer_is_refused(live: Live) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sure,"}]
+    error = error_of(live.post(messages=messages))
     assert "does not continue it" in error["message"]
     assert error["param"] == "messages[1]"
-    begun[1]["content"] = ""  # where the answer is to come
-    assert live.post(messages=begun).status_code == 200
+
+
+def test_an_empty_last_message_stands_for_the_answer(live: Live) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]
+    assert live.post(messages=messages).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -453,7 +530,9 @@ def test_an_answer_that_is_begun_is_not_continued(live: Live) -> None:
         {"n": True},
     ],
 )
-def test_what_would_change_the_answer_is_refused(more: dict[str, Any], live: Live) -> None:
+def test_an_unsupported_parameter_that_changes_the_answer_is_refused(
+    more: dict[str, Any], live: Live
+) -> None:
     response = live.post(**more)
     assert response.status_code == 400
     assert error_of(response)["param"] == next(iter(more))
@@ -470,23 +549,22 @@ HOSTILE_SCHEMAS: list[Any] = [
 
 
 @pytest.mark.parametrize("bounds", HOSTILE_SCHEMAS)
-@pytest.mark.parametrize("way", ["response_format", "settings", "text"])
-def test_no_schema_ends_the_server(bounds: dict[str, Any], way: str, live: Live) -> None:
-    kind = "string" if "pattern" in bounds else "integer"
+@pytest.mark.parametrize("member", ["response_format", "settings", "text"])
+def test_no_schema_ends_the_server(bounds: dict[str, Any], member: str, live: Live) -> None:
+    field_type = "string" if "pattern" in bounds else "integer"
     schema = {
         "type": "object",
-        "properties": {"i": {"type": kind, **bounds}},
+        "properties": {"i": {"type": field_type, **bounds}},
         "required": ["i"],
     }
-    if way == "text":
+    if member == "text":
         text = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
         body = json.dumps({"model": "builtin", "input": "?", "text": text}).encode()
         response = live.raw("/v1/responses", body)
-    elif way == "settings":
+    elif member == "settings":
         response = live.post(settings={"schema": schema})
     else:
-        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-        response = live.post(response_format=form)
+        response = live.post(response_format=json_schema(schema))
     assert response.status_code == 400
     assert error_of(response)["message"]
     assert live.post().status_code == 200
@@ -506,7 +584,7 @@ def test_what_is_no_body_of_a_request_is_refused(live: Live) -> None:
     assert CLIENT.get(live.url + "/v2").status_code == 404
 
 
-def test_an_answer_that_breaks_says_so(live: Live) -> None:
+def test_an_error_in_the_middle_of_an_answer_is_reported(live: Live) -> None:
     with pytest.raises(openai.BadRequestError, match="it broke"):
         live.chat("breaks")
     with pytest.raises(openai.APIError, match="it broke"):
@@ -516,29 +594,38 @@ def test_an_answer_that_breaks_says_so(live: Live) -> None:
 
 
 def test_errors_name_no_flags_and_repeat_no_values(live: Live) -> None:
-    long = error_of(live.post(messages=messages_of("too long")))["message"]
-    assert long == (
+    def message_of(**body: Any) -> str:
+        message: str = error_of(live.post(**body))["message"]
+        return message
+
+    assert message_of(messages=messages_of("too long")) == (
         'the prompt has 9 tokens. Use "settings": {"overflow": "truncate"} to cut them, or name a'
         " model with a longer context."
     )
-    assert error_of(live.post(messages=messages_of("breaks")))["message"] == "it broke"
-    assert (
-        "-" not in error_of(live.post(documents=["x"], settings={"overflow": "split"}))["message"]
-    )
-    field = error_of(live.post(settings={"field": "a"}))["message"]
-    assert "'field' cannot be set" in field
-    assert "mean field" not in field
+    assert message_of(messages=messages_of("breaks")) == "it broke"
+    assert "-" not in message_of(documents=["x"], settings={"overflow": "split"})
+    message = message_of(settings={"field": "a"})
+    assert "'field' cannot be set" in message
+    assert "mean field" not in message
 
 
-def test_control_characters_are_shown_as_in_a_pipe(live: Live) -> None:
-    whole = live.post(messages=messages_of("control")).json()
-    assert whole["choices"][0]["message"]["content"] == "The tide\u241b]0;pwned\u2407 at noon."
-    for path in (CHAT, "/v1/responses"):
-        asks = {"input": "control"} if "responses" in path else {"messages": messages_of("control")}
-        body = json.dumps({"model": "builtin", "stream": True, **asks}).encode()
-        streamed = live.raw(path, body).text
-        assert "pwned" in streamed
-        assert "u001b" not in streamed
+def test_control_characters_of_an_answer_are_replaced(live: Live) -> None:
+    completion = live.post(messages=messages_of("control")).json()
+    content = completion["choices"][0]["message"]["content"]
+    assert content == "The tide\u241b]0;pwned\u2407 at noon."
+
+
+@pytest.mark.parametrize(
+    ("path", "question"),
+    [(CHAT, {"messages": messages_of("control")}), ("/v1/responses", {"input": "control"})],
+)
+def test_control_characters_of_a_stream_are_replaced(
+    path: str, question: dict[str, Any], live: Live
+) -> None:
+    body = json.dumps({"model": "builtin", "stream": True, **question}).encode()
+    streamed = live.raw(path, body).text
+    assert "pwned" in streamed
+    assert "u001b" not in streamed
 
 
 # --- who may ask ---
@@ -585,34 +672,34 @@ def test_a_connection_that_its_process_has_closed_is_nobodys() -> None:
 
 
 class SlowLoad:
-    """Reads documents once it may `go_on`."""
+    """A function that reads documents once `may_continue` is set."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
-        self.go_on = threading.Event()
+        self.may_continue = threading.Event()
         self.calls = 0
-        self._load = serve_folder.load
+        self._load = folder.load
 
-    def __call__(self, *arguments: Any, **more: Any) -> Any:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
         self.calls += 1
         self.begun.set()
-        assert self.go_on.wait(60)
-        return self._load(*arguments, **more)
+        assert self.may_continue.wait(60)
+        return self._load(*arguments, **options)
 
 
-def test_the_user_of_a_connection_is_looked_up_once_and_holds_up_no_other(
+def test_the_user_of_a_connection_is_looked_up_once_while_other_requests_are_answered(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With tens of thousands of connections it takes long, and must not hold up others."""
+    """With tens of thousands of connections the look-up takes long."""
     begun = threading.Event()
-    go_on = threading.Event()
-    calls = list[Any]()
+    may_continue = threading.Event()
+    calls: list[Any] = []
 
     def user_of(*ends: Any) -> int:
         calls.append(ends)
-        if not begun.is_set():  # the first look-up takes long
+        if not begun.is_set():  # The first look-up takes long.
             begun.set()
-            assert go_on.wait(60)
+            assert may_continue.wait(60)
         return os.geteuid()
 
     monkeypatch.setattr(http_guard, "user_of", user_of)
@@ -625,108 +712,150 @@ def test_the_user_of_a_connection_is_looked_up_once_and_holds_up_no_other(
         assert begun.wait(60)
         for _ in range(3):
             assert other.get(f"{live.url}/health", timeout=30).status_code == 200
-        go_on.set()
+        may_continue.set()
         assert waiting.result(60).status_code == 200
     assert len(calls) == 2
 
 
-def test_many_who_wait_for_the_documents_hold_up_nobody(tmp_path: Path) -> None:
+def test_a_question_without_documents_does_not_wait_for_those_that_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.txt").write_text("text")
-    folder = ServedFolder([str(tmp_path)], Settings())
-    with pytest.MonkeyPatch.context() as patch:
-        slow_load = SlowLoad()
-        patch.setattr("ngtcli.server.folder.load", slow_load)
-        served = Live(folder)
+    slow_load = SlowLoad()
+    monkeypatch.setattr(folder, "load", slow_load)
+    served = ServedFolder([str(tmp_path)], Settings())
+    with closing(served), closing(Live(served)) as server:
         with httpx.Client(verify=False, timeout=60) as client, ThreadPoolExecutor(60) as threads:
-            waiting = [threads.submit(client.get, f"{served.url}/documents") for _ in range(50)]
+            waiting = [threads.submit(client.get, f"{server.url}/documents") for _ in range(50)]
             assert slow_load.begun.wait(60)
-            assert served.post().status_code == 200  # it needs none of them
-            slow_load.go_on.set()
+            assert server.post().status_code == 200
+            slow_load.may_continue.set()
             assert {response.result(60).status_code for response in waiting} == {200}
-    served.close()
-    folder.close()
     assert slow_load.calls == 1
 
 
-def test_pages_of_other_origins_and_other_names_are_refused(live: Live) -> None:
-    url = f"{live.url}/v1/models"
-    port = int(live.url.rsplit(":")[-1])
-    for host in ("evil.example", f"evil.example:{port}", "", "127.0.0.1.evil.example", "[::1"):
-        assert CLIENT.get(url, headers={"host": host}).status_code == 403, host
-    for host in (f"localhost:{port}", f"127.0.0.1:{port}", "[::1]"):
-        assert CLIENT.get(url, headers={"host": host}).status_code == 200, host
-    own_origin = f"http://127.0.0.1:{port}"
-    assert CLIENT.get(url, headers={"origin": own_origin}).status_code == 200
-    for origin in ("http://evil.example", "null", f"http://127.0.0.1:{port + 1}"):
-        response = CLIENT.get(url, headers={"origin": origin})
+def get_models(live: Live, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return CLIENT.get(f"{live.url}/v1/models", headers=named)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "", "127.0.0.1.evil.example", "[::1"]
+)
+def test_a_request_for_another_host_is_refused(host: str, live: Live) -> None:
+    assert get_models(live, host=host.format(port=live.port)).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["localhost:{port}", "127.0.0.1:{port}", "[::1]"])
+def test_a_request_for_this_host_is_answered(host: str, live: Live) -> None:
+    assert get_models(live, host=host.format(port=live.port)).status_code == 200
+
+
+def test_a_request_with_two_hosts_is_refused(live: Live) -> None:
+    with socket.create_connection(("127.0.0.1", live.port)) as connection:
+        connection.sendall(
+            b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_a_request_of_the_servers_own_page_is_answered(live: Live) -> None:
+    assert get_models(live, origin=f"http://127.0.0.1:{live.port}").status_code == 200
+
+
+def test_a_request_of_another_page_is_refused(live: Live) -> None:
+    for origin in ("http://evil.example", "null", f"http://127.0.0.1:{live.port + 1}"):
+        response = get_models(live, origin=origin)
         assert error_of(response)["code"] == "wrong_origin"
         assert "access-control-allow-origin" not in response.headers
-    assert CLIENT.get(url, headers={"sec-fetch-site": "cross-site"}).status_code == 403
-    with socket.create_connection(("127.0.0.1", port)) as raw:
-        raw.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
-        assert raw.recv(100).startswith(b"HTTP/1.1 400")
+    assert get_models(live, sec_fetch_site="cross-site").status_code == 403
 
 
-def test_only_clients_with_a_key_are_answered(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    secret = "k" * 32
-    keys.write_text(f"{secret}\n{'l' * 32}\n")
-    keys.chmod(0o644)
+FIRST_KEY = "k" * 32
+SECOND_KEY = "l" * 32
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys"
+    path.write_text(f"{FIRST_KEY}\n{SECOND_KEY}\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def live_with_keys(key_file: Path) -> Iterator[Live]:
+    with closing(Live(None, address_of("0", "0.0.0.0", key_file))) as live:
+        yield live
+
+
+def test_a_key_file_that_other_users_can_read_is_refused(key_file: Path) -> None:
+    key_file.chmod(0o644)
     with pytest.raises(UsageError, match="other users"):
-        address_of("8421", "0.0.0.0", keys)
-    keys.chmod(0o600)
+        address_of("8421", "0.0.0.0", key_file)
+
+
+def test_a_key_file_with_a_short_key_is_refused(key_file: Path) -> None:
+    key_file.write_text("short\n")
+    with pytest.raises(UsageError, match="16 ASCII"):
+        address_of("8421", "0.0.0.0", key_file)
+
+
+def test_an_address_of_other_machines_needs_keys_and_an_own_flag(key_file: Path) -> None:
     with pytest.raises(UsageError, match="lets other machines in"):
         address_of("8421", "0.0.0.0", None)
     with pytest.raises(UsageError, match="not a loopback address"):
-        address_of("0.0.0.0:8421", None, keys)
-    live = Live(None, address_of("0", "0.0.0.0", keys))
-    try:
-        assert CLIENT.get(f"{live.url}/health").json() == {"status": "ok"}
-        for key in ("", "Bearer", "Bearer x", f"Basic {secret}", f"Bearer {secret}x"):
-            response = CLIENT.get(f"{live.url}/v1/models", headers={"authorization": key})
-            assert response.status_code == 401
-            assert error_of(response)["code"] == "invalid_api_key"
-        for key in (secret, "l" * 32):
-            create = live.openai(api_key=key).chat.completions.create
-            create(model="builtin", messages=messages_of("Once"))
-        first, second = [owner for _, owner in live.answers.asked]
-        assert first.startswith("http:")
-        assert second.startswith("http:")
-        assert first != second
-        assert secret not in first
-    finally:
-        live.close()
-    keys.write_text("short\n")
-    with pytest.raises(UsageError, match="16 ASCII"):
-        address_of("8421", "0.0.0.0", keys)
+        address_of("0.0.0.0:8421", None, key_file)
+
+
+def test_health_is_answered_without_a_key(live_with_keys: Live) -> None:
+    assert CLIENT.get(f"{live_with_keys.url}/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    "authorization", ["", "Bearer", "Bearer x", f"Basic {FIRST_KEY}", f"Bearer {FIRST_KEY}x"]
+)
+def test_a_request_without_a_key_is_refused(authorization: str, live_with_keys: Live) -> None:
+    response = get_models(live_with_keys, authorization=authorization)
+    assert response.status_code == 401
+    assert error_of(response)["code"] == "invalid_api_key"
+
+
+def test_each_key_is_an_owner_whose_name_does_not_reveal_it(live_with_keys: Live) -> None:
+    for key in (FIRST_KEY, SECOND_KEY):
+        completions = live_with_keys.openai(api_key=key).chat.completions
+        completions.create(model="builtin", messages=messages_of("Once"))
+
+    first, second = [owner for _, owner in live_with_keys.answers.asked]
+    assert first.startswith("http:")
+    assert second.startswith("http:")
+    assert first != second
+    assert FIRST_KEY not in first
 
 
 # --- leaving, and counting ---
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_ends_its_generation(live: Live, stream: bool) -> None:
-    body = {"model": "builtin", "messages": messages_of("for ever"), "stream": stream}
-    with pytest.raises(httpx.ReadTimeout if not stream else _Left):
-        patience = httpx.Timeout(60, read=60 if stream else 0.3)
-        with CLIENT.stream("POST", live.url + CHAT, json=body, timeout=patience) as response:
-            for line in response.iter_lines():
-                if line:
-                    raise _Left
+def test_an_answer_ends_when_the_client_of_its_stream_leaves(live: Live) -> None:
+    body = {"model": "builtin", "messages": messages_of("for ever"), "stream": True}
+    with CLIENT.stream("POST", live.url + CHAT, json=body, timeout=60) as response:
+        for line in response.iter_lines():
+            if line:
+                break
     assert live.answers.ended.wait(10)
 
 
-class _Left(Exception):
-    """A client that has seen enough."""
+def test_an_answer_ends_when_its_client_waits_no_longer(live: Live) -> None:
+    body = {"model": "builtin", "messages": messages_of("for ever")}
+    with pytest.raises(httpx.ReadTimeout):
+        CLIENT.post(live.url + CHAT, json=body, timeout=httpx.Timeout(60, read=0.3))
+    assert live.answers.ended.wait(10)
 
 
-def test_unreadable_documents_tell_no_path(live: Live, tmp_path: Path) -> None:
-    gone = Live(ServedFolder([str(tmp_path / "gone")], Settings()))
-    try:
-        response = gone.post(model="builtin+docs")
+def test_the_error_about_unreadable_documents_hides_their_path(tmp_path: Path) -> None:
+    with closing(Live(ServedFolder([str(tmp_path / "gone")], Settings()))) as live:
+        response = live.post(model="builtin+docs")
         assert response.status_code == 500
-        assert str(tmp_path) not in response.text
         assert error_of(response)["code"] == "documents_unreadable"
-        assert "gone" in gone.warned[0]
-    finally:
-        gone.close()
+        assert str(tmp_path) not in response.text
+        assert "gone" in live.warned[0]

@@ -194,6 +194,12 @@ def ask(question: str, **settings: object) -> client.RemoteAnswer:
     return remote.ask(request)
 
 
+def only_place() -> Place:
+    """The place of the only server that runs."""
+    (place,) = places()
+    return place
+
+
 def post_ask(body: bytes) -> client.Reply:
     return client.Reply(Place.of(Settings()), "POST /ask", body)
 
@@ -219,7 +225,7 @@ def test_the_server_reports_its_model_its_state_and_the_answers_it_gave(start: S
     start()
     list(ask("a"))
     list(ask("b"))
-    about = client.request(*places(), "GET /about")
+    about = client.request(only_place(), "GET /about")
     assert about is not None
     assert about.model == "builtin"
     assert about.state == "ready"
@@ -322,7 +328,7 @@ def test_a_server_that_hangs_is_given_up(start: Start, monkeypatch: pytest.Monke
         next(events)
     with pytest.raises(NotServedError):
         next(ask("a"))
-    about = client.request(*places(), "GET /about")
+    about = client.request(only_place(), "GET /about")
     assert about == wire.Served(
         model="builtin", state="does not answer", process=server.process.pid
     )
@@ -343,7 +349,7 @@ def test_a_stopped_server_finishes_its_answers(start: Start, method: str) -> Non
     next(events)
 
     if method == "stop":
-        about = client.request(*places(), "POST /stop")
+        about = client.request(only_place(), "POST /stop")
         assert about is not None
         assert about.state == "leaving"
         assert about.answering == 1
@@ -377,7 +383,7 @@ def test_a_server_that_is_leaving_accepts_no_connections(start: Start) -> None:
     events = ask("a..b")
     next(events)
 
-    about = client.request(*places(), "POST /stop")
+    about = client.request(only_place(), "POST /stop")
     assert about is not None
     assert about.state == "leaving"
 
@@ -413,7 +419,7 @@ def test_a_model_that_is_downloaded_while_it_is_loaded_is_served(
 ) -> None:
     model = tmp_path / "new"
     start(str(model))
-    *_, last = client.RemoteAnswer(*places(), request_of("a", model=str(model)))
+    *_, last = client.RemoteAnswer(only_place(), request_of("a", model=str(model)))
     assert isinstance(last, Ended)
 
 
