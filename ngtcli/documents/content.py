@@ -211,6 +211,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def hidden_text_warning(words: int) -> str:
+    """Return the warning about hidden words that were left out.
+
+    >>> hidden_text_warning(2)
+    'hidden text left out: 2 words'
+    """
+    return f"hidden text left out: {counted(words, 'word')}"
+
+
 def hidden_cells_warning(rows: int, columns: int) -> str:
     """Return the warning about hidden rows and columns of tables that were left out.
 

@@ -57,7 +57,7 @@ class Unreadable(InputError):
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """The advice to the user, which is the hint of the error."""
         return self._advice if isinstance(self._advice, str) else self._advice()
 
     def of(self, name: str) -> InputError:

@@ -51,7 +51,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """What the chat template gets in addition to the message.
+    """The inputs of a chat template in addition to the messages.
 
     Attributes:
         system: The system prompt; "" for none.

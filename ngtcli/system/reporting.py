@@ -1,4 +1,4 @@
-"""What is worth showing while work continues: status lines, warnings and remarks.
+"""Status lines, warnings and remarks while work continues.
 
 Who shows it says so once, for the work that it starts; who works reports, and passes nothing on:
 

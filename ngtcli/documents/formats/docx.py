@@ -18,7 +18,7 @@ from ngtcli.documents.content import (
     Source,
     Writer,
     comment_line,
-    counted,
+    hidden_text_warning,
     row_of,
     unknown_signs,
 )
@@ -291,10 +291,10 @@ class _Document:
                 yield f"[^{label}]: {texts[note_id]}"
 
     def warnings(self) -> tuple[str, ...]:
-        """What was left out."""
+        """Say what was left out."""
         warnings = []
         if self._hidden_words:
-            warnings.append(f"hidden text left out: {counted(self._hidden_words, 'word')}")
+            warnings.append(hidden_text_warning(self._hidden_words))
         if self._embedded_objects:
             warnings.append(f"embedded objects are not read: {self._embedded_objects}")
         return tuple(warnings)
@@ -678,7 +678,7 @@ def _symbol(node: Any) -> str:
 
 
 def _form_field_text(node: Any) -> str | None:
-    """What a form field without text shows: a box or a choice. None for any other."""
+    """Return what a form field without text shows, a box or a choice, or None for any other."""
     box = node.find(f".//{W}checkBox")
     if box is not None:
         state = box.find(f"{W}checked")

@@ -7,7 +7,7 @@ from typing import Any
 import trafilatura
 from lxml import html
 
-from ngtcli.documents.content import Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, Source, Writer, hidden_text_warning
 from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
 from ngtcli.documents.formats.visible import STANDS_FOR, keep_visible
 
@@ -23,7 +23,7 @@ _MIN_TEMPLATE_GAIN = 2
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """The text of a page, the number of words that were left out, and of those that are hidden."""
+    """The text of a page, and the numbers of omitted and of hidden words."""
 
     writer: Writer
     omitted_words: int
@@ -43,7 +43,7 @@ def parse(source: Source) -> Extracted:
     if page.omitted_words > _MAX_UNREPORTED_WORDS:
         warnings += (f"left out, since not in the main text: {page.omitted_words} words",)
     if page.hidden_words > _MAX_UNREPORTED_WORDS:
-        warnings += (f"hidden text left out: {page.hidden_words} words",)
+        warnings += (hidden_text_warning(page.hidden_words),)
     return page.writer.extracted("html", warnings)
 
 

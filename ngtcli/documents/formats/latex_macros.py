@@ -436,7 +436,7 @@ POWERS = {"\\squared": "^2", "\\cubed": "^3"}
 
 @cache
 def symbols() -> dict[str, str]:
-    """What macros without arguments print, by name: those that pylatexenc knows, and SYMBOLS."""
+    """Map macros without arguments to what they print: those of pylatexenc, and SYMBOLS."""
     from pylatexenc.latex2text import get_default_latex_context_db
 
     texts = {}

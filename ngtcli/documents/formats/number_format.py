@@ -90,7 +90,7 @@ _ISO_DATE: _Token = ("iso", "")  # year, month and day as in ISO 8601
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """What must hold of a number for a section to be used, such as "[<100]"."""
+    """The condition on which a section is used for a number, such as "[<100]"."""
 
     operator: str
     limit: float
@@ -107,7 +107,7 @@ class _Condition:
 
     @property
     def excludes_positive(self) -> bool:
-        """Whether it holds of no positive number."""
+        """Whether no positive number meets it."""
         return self.operator in ("<", "<=") and self.limit <= 0
 
 

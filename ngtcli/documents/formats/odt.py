@@ -19,8 +19,8 @@ from ngtcli.documents.content import (
     Source,
     Writer,
     comment_line,
-    counted,
     hidden_cells_warning,
+    hidden_text_warning,
     row_of,
 )
 from ngtcli.documents.formats.archives import open_archive
@@ -108,7 +108,7 @@ class _LeftOut:
         if self.parts:
             warnings.append(f"hidden sheets or slides left out: {self.parts}")
         if self.words:
-            warnings.append(f"hidden text left out: {counted(self.words, 'word')}")
+            warnings.append(hidden_text_warning(self.words))
         if self.rows or self.columns:
             warnings.append(hidden_cells_warning(self.rows, self.columns))
         return tuple(warnings)
@@ -342,7 +342,7 @@ class _Document:
         return self._style_hides[name]
 
     def _script_of(self, span: Any) -> str:
-        """Whether a span is raised ("sup") or lowered ("sub"); "" if neither."""
+        """Return "sup" for a raised span, "sub" for a lowered one, and "" for any other."""
         for properties in self._text_properties(span):
             position = properties.get(f"{STYLE}text-position")
             if position is not None:
@@ -473,7 +473,7 @@ def _rename_elements(root: Any) -> None:
 
 
 def _script_at(position: str) -> str:
-    """Whether text is raised ("sup") or lowered ("sub") at a position such as "super 58%"."""
+    """Return "sup" or "sub" for a position such as "super 58%", and "" on the base line."""
     words = position.split()
     if not words:
         return ""

@@ -205,7 +205,7 @@ def _is_new_block(block: Sequence[Line], line: Line) -> bool:
 
 
 class _Likeness(NamedTuple):
-    """What the same running head has in common on several pages.
+    """The features of a running head by which it is recognized on other pages.
 
     Attributes:
         words: The text between its numbers, in lower case.

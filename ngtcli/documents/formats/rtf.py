@@ -16,7 +16,7 @@ from ngtcli.documents.content import (
     Source,
     Writer,
     comment_line,
-    counted,
+    hidden_text_warning,
     row_of,
     unknown_signs,
 )
@@ -120,7 +120,7 @@ def parse(source: Source) -> Extracted:
         writer.add(text)
     warnings = []
     if reader.hidden_words:
-        warnings.append(f"hidden text left out: {counted(reader.hidden_words, 'word')}")
+        warnings.append(hidden_text_warning(reader.hidden_words))
     return writer.extracted("rtf", (*warnings, *unknown_signs(writer.text())))
 
 

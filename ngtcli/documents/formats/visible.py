@@ -256,7 +256,7 @@ def _hides(style: str) -> bool:
 
 
 def _names_of(element: Any) -> set[str]:
-    """What a selector can name an element by: its tag, its classes and its id."""
+    """Return the names that a selector can have for an element: tag, classes and id."""
     names = {element.tag}
     names |= {f".{name}" for name in (element.get("class") or "").split()}
     if element.get("id"):

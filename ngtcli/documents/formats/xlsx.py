@@ -94,7 +94,7 @@ class _LeftOut:
 
 
 class _Book:
-    """What the sheets of a workbook share.
+    """Properties of a workbook that its sheets share.
 
     Attributes:
         from_1904: Whether dates count from 1904-01-01.

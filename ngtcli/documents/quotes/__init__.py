@@ -1,1 +1,1 @@
-"""Which spans of an answer are in which document."""
+"""The spans of an answer that are quotes, and the documents that they are from."""
