@@ -1,8 +1,8 @@
-"""Training text as articles of paragraphs of sentences. Independent of tokens and of torch.
+"""Training texts as articles of paragraphs of sentences. Independent of tokens and of torch.
 
-Every source is a `*.jsonl.xz` file; `read_corpus` turns all of them into articles of one form. An
-article is in the training set or held out, as a whole, by a hash of its name: nothing measured was
-trained on.
+Each source is a `*.jsonl.xz` file. `read_corpus` turns all of them into articles of one form. A
+hash of its name puts a whole article into the training set or holds it out, so that nothing is
+measured on what was trained on.
 """
 
 import hashlib
@@ -24,11 +24,17 @@ _MARKUP = re.compile(r"``?|\*\*|:[a-z]+:(?=`)|\[([^\]]*)\]\([^)]*\)")
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Sentences in order; `questions` pairs a real question with the index of its sentence."""
+    """The sentences of a paragraph, in order.
+
+    Attributes:
+        sentences: The sentences.
+        questions: Real questions, each with the index of the sentence that answers it.
+        summary: The index of the sentence nearest to a human one-line summary, if there is one.
+    """
 
     sentences: tuple[str, ...]
     questions: tuple[tuple[str, int], ...] = ()
-    summary: int | None = None  # index of the sentence nearest to a human one-line summary
+    summary: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,97 +47,117 @@ class Article:
 
     @property
     def held_out(self) -> bool:
-        """Whether it is held out: one in ten (of newwiki-qa one in six), by a hash of its name."""
+        """Whether the article is held out: one in ten, of newwiki-qa one in six."""
         digest = hashlib.sha256(f"{self.source}/{self.name}".encode()).digest()
-        return digest[0] % (6 if self.source == "newwiki-qa" else 10) == 0
+        divisor = 6 if self.source == "newwiki-qa" else 10
+        return digest[0] % divisor == 0
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased words of a text, without punctuation."""
-    return [w.lower() for w in _WORD.findall(text)]
+    """Return the words of a text in lower case, without punctuation."""
+    return [word.lower() for word in _WORD.findall(text)]
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences of one paragraph, closing quotes kept.
+    """Split one paragraph into sentences; closing quotes stay with their sentence.
 
     >>> split_sentences('It rained. "Go," said Mr. Hill. We went.')
     ['It rained.', '"Go," said Mr. Hill.', 'We went.']
     """
-    parts: list[str] = []
+    sentences: list[str] = []
     start = 0
     for match in _SENTENCE_END.finditer(text):
-        end = match.start() + len(match.group().rstrip())
         if _ABBREVIATION.search(text[start : match.start()]):
             continue
-        parts.append(text[start:end].strip())
+        end = match.start() + len(match.group().rstrip())
+        sentences.append(text[start:end].strip())
         start = match.end()
-    parts.append(text[start:].strip())
-    return [p for p in parts if p]
+    sentences.append(text[start:].strip())
+    return [sentence for sentence in sentences if sentence]
 
 
 def is_prose(sentence: str) -> bool:
-    """Whether a sentence can be quoted as an answer: 5 to 45 words, 88% letters; both guesses."""
+    """Return whether a sentence can be quoted as an answer.
+
+    It has 5 to 45 words and 88% letters and spaces; both limits are guesses.
+    """
     if not 5 <= len(sentence.split()) <= 45 or sentence[-1] not in ".!?”\"')":
         return False
-    letters = sum(c.isalpha() or c == " " for c in sentence)
+    letters = sum(character.isalpha() or character == " " for character in sentence)
     return sentence[0].isupper() and letters >= 0.88 * len(sentence)
 
 
-def overlap_f1(a: Iterable[str], b: Iterable[str]) -> float:
-    """F1, 0 to 1, of two sets of words; 0 if one is empty."""
-    left, right = set(a), set(b)
-    return 2 * len(left & right) / (len(left) + len(right)) if left and right else 0.0
+def overlap_f1(first: Iterable[str], second: Iterable[str]) -> float:
+    """Return the F1, 0 to 1, of two sets of words; 0 if one is empty."""
+    first_words = set(first)
+    second_words = set(second)
+    if not first_words or not second_words:
+        return 0.0
+    return 2 * len(first_words & second_words) / (len(first_words) + len(second_words))
+
+
+def _one_line(text: str) -> str:
+    """Replace all white space by single spaces."""
+    return " ".join(text.split())
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the rows of a `*.jsonl.xz` file."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
 
 
-def _prose_blocks(text: str) -> list[Paragraph]:
-    blocks = []
+def _prose_paragraphs(text: str) -> list[Paragraph]:
+    """Return the paragraphs of which more than half of the sentences are prose."""
+    paragraphs = []
     for block in re.split(r"\n\s*\n", text):
-        flat = _MARKUP.sub(lambda m: m.group(1) or "", " ".join(block.split()))
-        if len(flat) < 60 or flat[0] in "-*#+|.=<" or "::" in flat:
+        plain = _MARKUP.sub(lambda match: match.group(1) or "", _one_line(block))
+        if len(plain) < 60 or plain[0] in "-*#+|.=<" or "::" in plain:
             continue
-        sentences = split_sentences(flat)
+        sentences = split_sentences(plain)
         if sum(map(is_prose, sentences)) * 2 > len(sentences):
-            blocks.append(Paragraph(tuple(sentences)))
-    return blocks
+            paragraphs.append(Paragraph(tuple(sentences)))
+    return paragraphs
 
 
 def _plain_articles(source: str, path: Path) -> Iterator[Article]:
+    """Read rows that are plain texts."""
     for row in read_rows(path):
         text = row["text"]
-        if source == "sherlock":  # one paragraph a line there
+        if source == "sherlock":  # its paragraphs are lines
             text = text.replace("\n", "\n\n")
-        if blocks := _prose_blocks(text):
-            yield Article(source, row["id"], tuple(blocks))
+        paragraphs = _prose_paragraphs(text)
+        if paragraphs:
+            yield Article(source, row["id"], tuple(paragraphs))
 
 
 def _abstracts(source: str, path: Path) -> Iterator[Article]:
+    """Read abstracts of papers, each with a one-line summary."""
     for number, row in enumerate(read_rows(path)):
-        sentences = tuple(" ".join(s.split()) for s in row["source"] if s.strip())
-        target = words(row["target"][0])
-        scores = [overlap_f1(words(s), target) for s in sentences]
-        best = max(range(len(scores)), key=scores.__getitem__) if scores else None
-        if best is not None:
-            yield Article(source, str(number), (Paragraph(sentences, summary=best),))
+        sentences = tuple(_one_line(sentence) for sentence in row["source"] if sentence.strip())
+        if not sentences:
+            continue
+        summary = words(row["target"][0])
+        scores = [overlap_f1(words(sentence), summary) for sentence in sentences]
+        paragraph = Paragraph(sentences, summary=scores.index(max(scores)))
+        yield Article(source, str(number), (paragraph,))
 
 
 def _question_paragraph(row: dict[str, Any]) -> Paragraph:
-    sentences = tuple(split_sentences(" ".join(row["context"].split())))
+    """Find the sentence of each answer; questions without one are left out."""
+    sentences = tuple(split_sentences(_one_line(row["context"])))
     questions = []
-    for qa in row["qas"]:
-        answers = [" ".join(a.split()) for a in qa["answers"]]
-        hits = [sum(a in s for a in answers) for s in sentences]
-        if any(hits):
-            questions.append((" ".join(qa["question"].split()), hits.index(max(hits))))
+    for pair in row["qas"]:
+        answers = [_one_line(answer) for answer in pair["answers"]]
+        counts = [sum(answer in sentence for answer in answers) for sentence in sentences]
+        if any(counts):
+            questions.append((_one_line(pair["question"]), counts.index(max(counts))))
     return Paragraph(sentences, tuple(questions))
 
 
 def _question_articles(source: str, path: Path) -> Iterator[Article]:
+    """Read paragraphs with questions and answers; those of one title are an article."""
     by_title: dict[str, list[Paragraph]] = {}
     for row in read_rows(path):
         by_title.setdefault(row["title"], []).append(_question_paragraph(row))
@@ -140,35 +166,45 @@ def _question_articles(source: str, path: Path) -> Iterator[Article]:
 
 
 def tidy_speech(turn: str) -> str:
-    text = re.sub(r"\{[^}]*\}", "", turn.partition(": ")[2])
-    return " ".join(re.sub(r"\s+([.,?!'’])", r"\1", text).split())
+    """Remove the speaker, remarks in braces, and spaces before punctuation."""
+    _, _, speech = turn.partition(": ")
+    without_remarks = re.sub(r"\{[^}]*\}", "", speech)
+    return _one_line(re.sub(r"\s+([.,?!'’])", r"\1", without_remarks))
 
 
 def _meetings(source: str, path: Path) -> Iterator[Article]:
+    """Read transcripts of meetings with questions and written answers."""
     for number, row in enumerate(read_rows(path)):
-        turns = [split_sentences(tidy_speech(t)) or [""] for t in row["turns"]]
-        questions: dict[int, tuple[str, int]] = {}
+        turns = [split_sentences(tidy_speech(turn)) or [""] for turn in row["turns"]]
+        questions: dict[int, tuple[str, int]] = {}  # by turn; the last one counts
         for query in row["queries"]:
-            if found := _spoken_answer(turns, query):
-                questions[found[0]] = (" ".join(query["query"].split()), found[1])
-        paragraphs = [
-            Paragraph(tuple(t), (questions[i],) if i in questions else ())
-            for i, t in enumerate(turns)
-        ]
-        kept = tuple(p for p in paragraphs if any(map(is_prose, p.sentences)))
-        if kept:
-            yield Article(source, str(number), kept)
+            position = _spoken_answer(turns, query)
+            if position is not None:
+                turn, sentence = position
+                questions[turn] = (_one_line(query["query"]), sentence)
+        paragraphs = []
+        for index, sentences in enumerate(turns):
+            if any(map(is_prose, sentences)):
+                pairs = (questions[index],) if index in questions else ()
+                paragraphs.append(Paragraph(tuple(sentences), pairs))
+        if paragraphs:
+            yield Article(source, str(number), tuple(paragraphs))
 
 
 def _spoken_answer(turns: list[list[str]], query: dict[str, Any]) -> tuple[int, int] | None:
-    """(turn, sentence) inside the query's spans that is nearest to its written answer."""
-    answer, best = words(query["answer"]), (0.0, -1, -1)
+    """Return the sentence in the query's spans that is nearest to its written answer.
+
+    It is given as (turn, index in the turn); None if no sentence is near.
+    """
+    answer = words(query["answer"])
+    best = (0.0, -1, -1)  # score, turn, index
     for first, last in query.get("span", []):
         for turn in range(int(first), min(int(last) + 1, len(turns))):
-            for i, sentence in enumerate(turns[turn]):
+            for index, sentence in enumerate(turns[turn]):
                 if is_prose(sentence):
-                    best = max(best, (overlap_f1(words(sentence), answer), turn, i))
-    return (best[1], best[2]) if best[0] > 0.2 else None
+                    best = max(best, (overlap_f1(words(sentence), answer), turn, index))
+    score, turn, index = best
+    return (turn, index) if score > 0.2 else None
 
 
 _READERS = {
@@ -180,12 +216,17 @@ _READERS = {
 
 
 def read_corpus(folder: Path) -> list[Article]:
-    """All articles of the known `NAME.jsonl.xz` files in `folder`.
+    """Read all articles of the known `NAME.jsonl.xz` files in `folder`.
 
     Raises FileNotFoundError if none of them exists, OSError or ValueError for a damaged one.
     """
-    paths = {name: folder / f"{name}.jsonl.xz" for name in _READERS}
-    found = {name: path for name, path in paths.items() if path.exists()}
-    if not found:
-        raise FileNotFoundError(f"{folder}: none of {', '.join(_READERS)} (.jsonl.xz) is here")
-    return [article for name, path in found.items() for article in _READERS[name](name, path)]
+    articles: list[Article] = []
+    has_source = False
+    for source, read in _READERS.items():
+        path = folder / f"{source}.jsonl.xz"
+        if path.exists():
+            has_source = True
+            articles += read(source, path)
+    if not has_source:
+        raise FileNotFoundError(f"{folder}: has none of {', '.join(_READERS)} (.jsonl.xz)")
+    return articles

@@ -1,7 +1,7 @@
-"""The parts of a training run: sizes, learning rates, tokenizer, initial model, optimizer.
+"""The parts of a training run: sizes, learning rates, tokenizer, initial model, optimizers.
 
-The tokenizer is a byte-level BPE with one new rule: the space after a sentence is a token. A
-sentence thus has the same ids everywhere, and its start is marked for the model.
+The tokenizer is a byte-level BPE with one additional rule: the space after a sentence is a token.
+Thus a sentence has the same ids everywhere, and its start is marked for the model.
 """
 
 import random
@@ -23,16 +23,18 @@ from tests.tools.training.initial import (
 )
 from tests.tools.training.tasks import ASK, SUMMARIZE
 
-# How often a source's text is repeated for the tokenizer, to weigh prose above specifications;
-# guess.
-_REPEAT = {"newwiki-qa": 5, "sherlock": 4, "scitldr": 2}
+# How often the texts of a source are repeated for the tokenizer, so that prose counts more than
+# specifications. Guess.
+_REPETITIONS = {"newwiki-qa": 5, "sherlock": 4, "scitldr": 2}
 
-
-VOCABULARY = 8192  # tokens; guess
-USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
+VOCABULARY = 8192  # Tokens. Guess.
+USER = "<|user|>"
+ASSISTANT = "<|assistant|>"
+END = "<|end|>"
+PAD = "<|pad|>"
 SPECIAL = (PAD, END, USER, ASSISTANT)
 
-# The space after a sentence; else a line break, a word, up to four digits, or other signs.
+# The space after a sentence, or else a line break, a word, up to four digits, or other characters.
 PATTERN = (
     r"(?<=[.!?])[ ]+(?=\S)|(?<=[.!?][\"”’')\]])[ ]+(?=\S)"
     r"|\s*\n\s*|['’](?:s|t|re|ve|m|ll|d)\b| ?\p{L}+| ?\p{N}{1,4}| ?[^\s\p{L}\p{N}]+|\s+"
@@ -48,7 +50,7 @@ CHAT_TEMPLATE = (
 
 
 def as_pretrained(tokenizer: Any, positions: int) -> Any:
-    """The tokenizer as a `PreTrainedTokenizerFast` for `positions` tokens, with chat template."""
+    """Wrap the tokenizer in a `PreTrainedTokenizerFast` for `positions` tokens, with a template."""
     from transformers import PreTrainedTokenizerFast
 
     wrapped = PreTrainedTokenizerFast(
@@ -65,10 +67,23 @@ def as_pretrained(tokenizer: Any, positions: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Sizes, highest learning rates per step, and loss weights; saved beside the model.
+    """Sizes, learning rates and loss weights. They are saved with the model.
 
-    `lengths` are (share of the time, tokens): until that share, a row has at most that many tokens.
-    All values are guesses; `width`, `heads` and `layers` are those of the circuit.
+    All values are guesses, except `width`, `heads` and `layers`, which the circuit needs.
+
+    Attributes:
+        layers: The layers of the model.
+        width: Its hidden size.
+        heads: Its attention heads.
+        inner: The inner size of its MLPs.
+        positions: Its context, in tokens.
+        learning_rate: The highest learning rate of the matrices.
+        table_rate: That of the embeddings. A higher one moves them away from the circuit.
+        batch_tokens: The tokens of a batch, with its padding.
+        hard_weight: The weight in the loss of the tokens that determine the sentence quoted.
+        decay: The last share of the time, in which the learning rates fall linearly.
+        lengths: (share of the time, tokens): until that share a row has at most that many tokens.
+        seed: The seed of all random numbers.
     """
 
     layers: int = LAYERS
@@ -77,29 +92,30 @@ class Recipe:
     inner: int = 704
     positions: int = 4096
     learning_rate: float = 4e-4
-    table_rate: float = 1.5e-4  # of the embeddings: a higher rate moves them away from the circuit
+    table_rate: float = 1.5e-4
     batch_tokens: int = 4096
-    hard_weight: float = 2.0  # in the loss, of the tokens that determine the sentence quoted
-    decay: float = 0.6  # last share of the time, in which the rates fall linearly to zero
+    hard_weight: float = 2.0
+    decay: float = 0.6
     lengths: tuple[tuple[float, int], ...] = ((0.3, 512), (0.94, 896), (0.98, 1536), (1.1, 4096))
     seed: int = 0
 
 
 def make_tokenizer(articles: list[Article], seed: int) -> Any:
-    """A `tokenizers.Tokenizer` for the training articles and for the presets' wording."""
+    """Train a `tokenizers.Tokenizer` on the articles and on the wording of the presets."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     rng = random.Random(seed)
     texts = [SUMMARIZE] * 3000
     for article in articles:
-        text = "\n\n".join(" ".join(p.sentences) for p in article.paragraphs)
+        text = "\n\n".join(" ".join(paragraph.sentences) for paragraph in article.paragraphs)
         if article.source != "qmsum" or rng.random() < 0.4:
-            texts += [text] * _REPEAT.get(article.source, 1)
+            texts += [text] * _REPETITIONS.get(article.source, 1)
     texts += [ASK.format(question=question) for question in questions_of(articles)] * 5
-    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    pieces = pre_tokenizers.Split(Regex(PATTERN), "isolated")
+
+    split_pieces = pre_tokenizers.Split(Regex(PATTERN), "isolated")
+    map_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, bytes_of])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split_pieces, map_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
@@ -112,35 +128,53 @@ def make_tokenizer(articles: list[Article], seed: int) -> Any:
 
 
 def questions_of(articles: list[Article]) -> list[str]:
-    """The real questions about them."""
-    return [q for a in articles for p in a.paragraphs for q, _ in p.questions]
+    """Return the real questions about the articles."""
+    questions = []
+    for article in articles:
+        for paragraph in article.paragraphs:
+            questions += [question for question, _ in paragraph.questions]
+    return questions
 
 
 def make_lexicon(tokenizer: Any, articles: list[Article], seed: int) -> Lexicon:
-    """Word rarities over paragraphs and questions; the words of the instructions have weight 0."""
+    """Make the lexicon, with rarities counted over paragraphs and groups of questions.
+
+    The words of the instructions have weight 0.
+    """
     rng = random.Random(seed)
-    texts = [" ".join(p.sentences) for a in articles for p in a.paragraphs]
+    paragraphs = []
+    for article in articles:
+        paragraphs += [" ".join(paragraph.sentences) for paragraph in article.paragraphs]
+    sample = rng.sample(paragraphs, min(len(paragraphs), 12000))
     questions = questions_of(articles)
-    grouped = ["\n".join(questions[i : i + 5]) for i in range(0, len(questions), 5)]
-    lexicon = count_words(tokenizer, rng.sample(texts, min(len(texts), 12000)) + grouped * 3)
-    instructions = set(tokenizer.encode(f"{SUMMARIZE} {ASK}").ids)
-    return Lexicon(
-        lexicon.stems, tuple(0.0 if i in instructions else w for i, w in enumerate(lexicon.weights))
+    groups = ["\n".join(questions[start : start + 5]) for start in range(0, len(questions), 5)]
+    lexicon = count_words(tokenizer, sample + groups * 3)
+    instruction_tokens = set(tokenizer.encode(f"{SUMMARIZE} {ASK}").ids)
+    weights = tuple(
+        0.0 if token in instruction_tokens else weight
+        for token, weight in enumerate(lexicon.weights)
     )
+    return Lexicon(lexicon.stems, weights)
 
 
 def mark_tokens(tokenizer: Any) -> Marks:
-    """The token ids that the circuit uses."""
-    user, assistant = (tokenizer.token_to_id(t) for t in (USER, ASSISTANT))
-    breaks = tuple(tokenizer.encode(f"a{gap}b").ids[1 + len(gap) // 3] for gap in ("\n", "\n\n"))
+    """Return the token ids that the circuit uses."""
+    user = tokenizer.token_to_id(USER)
+    assistant = tokenizer.token_to_id(ASSISTANT)
     space = tokenizer.encode("a. b").ids[2]
-    opened = ("Question: ", "Answer the", "Summarize the")
-    starts = tuple(tokenizer.encode(text).ids[0] for text in opened)
-    return Marks((space, *breaks, user, assistant), user, assistant, starts)
+    line_break = tokenizer.encode("a\nb").ids[1]
+    paragraph_break = tokenizer.encode("a\n\nb").ids[1]
+    instruction_starts = ("Question: ", "Answer the", "Summarize the")
+    return Marks(
+        before_sentence=(space, line_break, paragraph_break, user, assistant),
+        user=user,
+        assistant=assistant,
+        instructions=tuple(tokenizer.encode(text).ids[0] for text in instruction_starts),
+    )
 
 
 def make_model(recipe: Recipe, vocabulary: int, marks: Marks, lexicon: Lexicon) -> Any:
-    """A LlamaForCausalLM, float32, with tied embeddings and the circuit of `initial.py`."""
+    """Make a LlamaForCausalLM, float32, with tied embeddings and the circuit of `initial.py`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(recipe.seed)
@@ -164,16 +198,20 @@ def make_model(recipe: Recipe, vocabulary: int, marks: Marks, lexicon: Lexicon) 
 
 
 def make_optimizers(model: Any, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon (Jordan et al. 2024) for the matrices inside the layers, AdamW for the rest.
+    """Make Muon (Jordan et al. 2024) for the matrices of the layers, and AdamW for the rest.
 
-    `initial_lr` of their groups is the highest rate.
+    `initial_lr` of their groups is the highest learning rate.
     """
-    named = list(model.named_parameters())
-    inside = [p for name, p in named if p.ndim == 2 and "layers" in name]
-    others = [p for name, p in named if not (p.ndim == 2 and "layers" in name)]
-    matrices = [{"params": inside, "initial_lr": recipe.learning_rate}]
-    rest = [{"params": others, "initial_lr": recipe.table_rate}]
+    matrices = []
+    others = []
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2 and "layers" in name:
+            matrices.append(parameter)
+        else:
+            others.append(parameter)
+    matrix_groups = [{"params": matrices, "initial_lr": recipe.learning_rate}]
+    other_groups = [{"params": others, "initial_lr": recipe.table_rate}]
     return [
-        torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
+        torch.optim.Muon(matrix_groups, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(other_groups, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
     ]

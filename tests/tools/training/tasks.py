@@ -1,22 +1,21 @@
 """Training exercises: documents, questions about them, and answers quoted from them.
 
 `TaskMixture.sample` makes a conversation: one document, then several independent turns about it. A
-further turn costs about a tenth of the document's tokens. All randomness comes from the generator
-that the caller gives, so a run can be repeated.
+further turn costs about a tenth of the document's tokens. All randomness comes from the caller's
+generator, so that a run can be repeated.
 """
 
 import random
 from dataclasses import dataclass
-from itertools import accumulate
 
 from tests.tools.training.corpus import Article, Paragraph, is_prose
 
-# The wording of presets/summarize.yaml and presets/ask.yaml, without a sentence that came later; a
-# test compares them.
+# The wording of presets/summarize.yaml and presets/ask.yaml, which a test compares, without a
+# sentence that they got later.
 SUMMARIZE = "Summarize the text above in a few sentences."
 ASK = "Answer the question from the text above.\nQuestion: {question}"
 
-# Share of the conversations by source, before scaling to a sum of 1; guesses.
+# The shares of the conversations by source, before scaling to a sum of 1. Guesses.
 _WEIGHTS = {
     "newwiki-qa": 0.50,
     "scitldr": 0.14,
@@ -74,57 +73,68 @@ class Conversation:
 
 
 def pseudo_question(sentence: str, rng: random.Random) -> str:
-    """A question made from a sentence: a span removed, some words left out, some words changed.
+    """Make a question from a sentence: remove a span, leave out some words, change others.
 
-    The removed span stands for the answer; the changes (lower case, a lost ending) stand for the
-    difference between people's wording and the text's.
+    The removed span stands for the answer. The changes (lower case, a lost ending) stand for the
+    difference between people's wording and that of the text.
     """
-    tokens = sentence.rstrip(".!?\"')”").split()
-    if len(tokens) > 6:
-        gap = rng.randint(1, max(1, len(tokens) // 3))
-        start = rng.randrange(len(tokens) - gap + 1)
-        tokens = tokens[:start] + tokens[start + gap :]
-    keep = rng.choice((0.25, 0.4, 0.6, 0.85))
-    kept = [t for t in tokens if rng.random() < (keep if _is_content(t) else 0.5 * keep)]
-    if not any(map(_is_content, kept)):
-        kept = [t for t in tokens if _is_content(t)][:3] or tokens[:3]
+    words = sentence.rstrip(".!?\"')”").split()
+    if len(words) > 6:
+        span = rng.randint(1, max(1, len(words) // 3))
+        start = rng.randrange(len(words) - span + 1)
+        words = words[:start] + words[start + span :]
+    content_share = rng.choice((0.25, 0.4, 0.6, 0.85))
+    chosen = []
+    for word in words:
+        share = content_share if _is_content(word) else 0.5 * content_share
+        if rng.random() < share:
+            chosen.append(word)
+    if not any(map(_is_content, chosen)):
+        chosen = list(filter(_is_content, words))[:3] or words[:3]
     if rng.random() < 0.25:
-        rng.shuffle(kept)
-    changed = [_change(t, rng) for t in kept]
+        rng.shuffle(chosen)
+    changed = [_change(word, rng) for word in chosen]
     return f"{rng.choice(_OPENERS)} {' '.join(changed)}?"
 
 
-def _is_content(token: str) -> bool:
-    return token.strip(",;:()\"'“”").lower() not in FUNCTION_WORDS
+def _is_content(word: str) -> bool:
+    return word.strip(",;:()\"'“”").lower() not in FUNCTION_WORDS
 
 
-def _change(token: str, rng: random.Random) -> str:
-    token = token.strip(',;:()"“”') or token
+def _change(word: str, rng: random.Random) -> str:
+    """Remove punctuation, and sometimes capitals or an ending."""
+    word = word.strip(',;:()"“”') or word
     if rng.random() < 0.2:
-        token = token.lower()
+        word = word.lower()
     if rng.random() < 0.12:
         for ending in ("ing", "ed", "es", "s", "ly"):
-            if token.endswith(ending) and len(token) > len(ending) + 3:
-                return token[: -len(ending)]
-    return token
+            if word.endswith(ending) and len(word) > len(ending) + 3:
+                return word[: -len(ending)]
+    return word
 
 
 def extract_summary(paragraphs: list[Paragraph]) -> str | None:
-    """Two adjacent prose sentences, or None if there are none.
+    """Return two adjacent prose sentences, or None if there are none.
 
-    They are the sentence nearest to a human summary and its neighbour; else the document's first
-    two, which are a strong baseline (lead: Nenkova 2005) and all that a model this small learns.
+    They are the sentence nearest to a human summary and its neighbour. Without one they are the
+    document's first two, which are a strong baseline (lead: Nenkova 2005) and all that a model this
+    small learns.
     """
-    pairs = [
-        (paragraph, i)
-        for paragraph in paragraphs
-        for i in range(len(paragraph.sentences) - 1)
-        if all(map(is_prose, paragraph.sentences[i : i + 2]))
-    ]
-    marked = [(p, i) for p, i in pairs if p.summary in (i, i + 1)]
-    for paragraph, i in [*reversed(marked[:2]), *pairs[:1]]:
-        return " ".join(paragraph.sentences[i : i + 2])
-    return None
+    pairs: list[str] = []
+    summary_pairs: list[str] = []  # those with the sentence nearest to a summary
+    for paragraph in paragraphs:
+        for index in range(len(paragraph.sentences) - 1):
+            sentences = paragraph.sentences[index : index + 2]
+            if all(map(is_prose, sentences)):
+                pair = " ".join(sentences)
+                pairs.append(pair)
+                if paragraph.summary in (index, index + 1):
+                    summary_pairs.append(pair)
+    if summary_pairs:
+        # The nearest sentence is in two pairs, unless it is at an end: prefer the second, in which
+        # it comes first.
+        return summary_pairs[:2][-1]
+    return pairs[0] if pairs else None
 
 
 class TaskMixture:
@@ -134,80 +144,112 @@ class TaskMixture:
         self._by_source: dict[str, list[Article]] = {}
         for article in articles:
             self._by_source.setdefault(article.source, []).append(article)
-        self._sources = [s for s in _WEIGHTS if s in self._by_source]
+        self._sources = [source for source in _WEIGHTS if source in self._by_source]
 
-    def sample(self, rng: random.Random, limit: int) -> Conversation:
-        """One conversation with a document of about 40 to `limit` words."""
-        budget = round(40 * (max(limit, 41) / 40) ** rng.random())
+    def sample(self, rng: random.Random, max_words: int) -> Conversation:
+        """Draw a conversation about a document of about 40 to `max_words` words."""
+        budget = round(40 * (max(max_words, 41) / 40) ** rng.random())
         while True:
-            named = self._document(rng, budget)
-            if turns := self._turns([p for _, p in named], rng):
-                return Conversation(_render(named), tuple(turns))
+            document = self._document(rng, budget)
+            turns = self._turns([paragraph for _, paragraph in document], rng)
+            if turns:
+                return Conversation(_render(document), tuple(turns))
 
     def _document(self, rng: random.Random, budget: int) -> list[tuple[str, Paragraph]]:
-        """(heading, paragraph) pairs of about `budget` words; "" continues the document before."""
-        several = rng.random() < 0.4
-        out: list[tuple[str, Paragraph]] = []
+        """Draw paragraphs of one or several articles, of about `budget` words in all.
+
+        Returns (heading, paragraph) pairs; the heading is "" where an article continues.
+        """
+        has_several = rng.random() < 0.4
+        document: list[tuple[str, Paragraph]] = []
         size = 0
         while size < budget:
-            share = budget if not several else rng.randint(40, max(60, budget // 2))
-            name, run = self._run(rng, min(share, budget - size))
-            out += [(name if i == 0 and several else "", p) for i, p in enumerate(run)]
-            size += sum(len(s.split()) for p in run for s in p.sentences)
-            if not several and size:
+            share = rng.randint(40, max(60, budget // 2)) if has_several else budget
+            name, paragraphs = self._excerpt(rng, min(share, budget - size))
+            heading = name if has_several else ""
+            for paragraph in paragraphs:
+                document.append((heading, paragraph))
+                heading = ""
+                size += _word_count(paragraph)
+            if not has_several and size:
                 break
-        return out
+        return document
 
-    def _run(self, rng: random.Random, budget: int) -> tuple[str, list[Paragraph]]:
-        """An article's name and consecutive paragraphs of it, of at most about `budget` words."""
-        source = rng.choices(self._sources, [_WEIGHTS[s] for s in self._sources])[0]
+    def _excerpt(self, rng: random.Random, budget: int) -> tuple[str, list[Paragraph]]:
+        """Draw an article; return its name and about `budget` words of paragraphs, at most."""
+        weights = [_WEIGHTS[source] for source in self._sources]
+        source = rng.choices(self._sources, weights)[0]
         article = rng.choice(self._by_source[source])
-        at = rng.randrange(len(article.paragraphs))
-        run: list[Paragraph] = []
+        start = rng.randrange(len(article.paragraphs))
+        excerpt: list[Paragraph] = []
         size = 0
-        for paragraph in article.paragraphs[at:]:
-            length = sum(len(s.split()) for s in paragraph.sentences)
-            if run and size + length > budget:
+        for paragraph in article.paragraphs[start:]:
+            length = _word_count(paragraph)
+            if excerpt and size + length > budget:
                 break
-            run.append(_cut(paragraph, budget * 2) if not run else paragraph)
+            if not excerpt:  # at least one paragraph is needed, however long it is
+                paragraph = _cut(paragraph, budget * 2)
+            excerpt.append(paragraph)
             size += length
         suffix = rng.choice((".txt", ".md", "", ""))
-        return article.name.split(".")[0] + suffix, run
+        return article.name.split(".")[0] + suffix, excerpt
 
     def _turns(self, paragraphs: list[Paragraph], rng: random.Random) -> list[tuple[str, str]]:
-        prose = [s for p in paragraphs for s in p.sentences if is_prose(s)]
+        """Draw (instruction, answer) pairs about a document; none if it has no prose."""
+        prose: list[str] = []
+        real_questions: list[tuple[str, str]] = []
+        for paragraph in paragraphs:
+            prose += filter(is_prose, paragraph.sentences)
+            for question, index in paragraph.questions:
+                real_questions.append((question, paragraph.sentences[index]))
         if not prose:
             return []
-        real = [(q, p.sentences[i]) for p in paragraphs for q, i in p.questions]
         turns = []
         for _ in range(rng.randint(3, min(8, 3 + len(prose)))):
-            if real and rng.random() < 0.75:
-                question, answer = real.pop(rng.randrange(len(real)))
-                turns.append((ASK.format(question=question), answer))
+            if real_questions and rng.random() < 0.75:
+                question, answer = real_questions.pop(rng.randrange(len(real_questions)))
             elif rng.random() < 0.12:
                 answer = rng.choice(prose)
                 opening = " ".join(answer.split()[: rng.randint(2, 5)])
-                turns.append((ASK.format(question=f'What does "{opening}" say?'), answer))
+                question = f'What does "{opening}" say?'
             else:
                 answer = rng.choice(prose)
-                turns.append((ASK.format(question=pseudo_question(answer, rng)), answer))
-        summary = extract_summary(paragraphs) if rng.random() < 0.6 else None
-        if summary:
-            turns.insert(0, (SUMMARIZE, summary))
+                question = pseudo_question(answer, rng)
+            turns.append((ASK.format(question=question), answer))
+        if rng.random() < 0.6:
+            summary = extract_summary(paragraphs)
+            if summary:
+                turns.insert(0, (SUMMARIZE, summary))
         return turns
 
 
+def _word_count(paragraph: Paragraph) -> int:
+    return sum(len(sentence.split()) for sentence in paragraph.sentences)
+
+
 def _cut(paragraph: Paragraph, budget: int) -> Paragraph:
-    """The paragraph up to the sentence that brings it to `budget` words."""
-    sizes = accumulate(len(sentence.split()) for sentence in paragraph.sentences)
-    count = next((i for i, size in enumerate(sizes, 1) if size >= budget), len(paragraph.sentences))
+    """Cut the paragraph after the sentence that brings it to `budget` words."""
+    count = 0
+    size = 0
+    for sentence in paragraph.sentences:
+        count += 1
+        size += len(sentence.split())
+        if size >= budget:
+            break
+    summary = paragraph.summary
+    if summary is not None and summary >= count:
+        summary = None
     return Paragraph(
-        paragraph.sentences[:count],
-        tuple(q for q in paragraph.questions if q[1] < count),
-        paragraph.summary if (paragraph.summary or 0) < count else None,
+        sentences=paragraph.sentences[:count],
+        questions=tuple(pair for pair in paragraph.questions if pair[1] < count),
+        summary=summary,
     )
 
 
-def _render(named: list[tuple[str, Paragraph]]) -> str:
-    texts = [(name, " ".join(paragraph.sentences)) for name, paragraph in named]
-    return "\n\n".join(f"{name}\n{text}" if name else text for name, text in texts)
+def _render(document: list[tuple[str, Paragraph]]) -> str:
+    """Join (heading, paragraph) pairs to a text."""
+    blocks = []
+    for heading, paragraph in document:
+        text = " ".join(paragraph.sentences)
+        blocks.append(f"{heading}\n{text}" if heading else text)
+    return "\n\n".join(blocks)

@@ -2,12 +2,12 @@
 
 `python -m tests.tools.training.train --data DIR --out DIR`
 
-Training starts from the circuit of `initial.py` and draws its exercises from `tasks.py`; rows grow
-to the full context. The plan is in minutes, so a faster machine takes more steps.
+Training starts from the circuit of `initial.py` and draws its exercises from `tasks.py`. Rows grow
+to the full context. The schedule is in minutes, so a faster machine takes more steps.
 
 A row of a batch is one document and several turns about it, laid out as a tree: a turn attends to
 the document and to itself, not to other turns, and its positions continue from the document's end.
-Each turn is thus what a prompt with a single question is; the document is computed once for all.
+Each turn is thus like a prompt with a single question, but all share one pass over the document.
 
     document   0 1 2 3 4
     turn 1               5 6 7 8
@@ -44,18 +44,25 @@ from tests.tools.training.recipe import (
 )
 from tests.tools.training.tasks import Conversation, TaskMixture
 
-_HELD_BATCHES = 12  # guess
-_REPORT_SECONDS = 20  # guess
-
-# Tokens at a sentence's start that determine which sentence is quoted; those after are copied.
-# Guess.
+_HELD_OUT_BATCHES = 12  # Guess.
+_REPORT_SECONDS = 20  # Guess.
+# The first tokens of a sentence determine which sentence is quoted; the others are copied. Guess.
 HARD_TOKENS = 4
-_POOL = 40  # batches drawn at a time and sorted, so that a batch has rows of like length; guess
+# Batches drawn at a time. Their rows are sorted, so that a batch has rows of similar length. Guess.
+_POOL_BATCHES = 40
+_WARMUP_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Ids, target weights, positions and blocks (0: the document, k: turn k), all of one length."""
+    """One row of a batch: four lists of the same length.
+
+    Attributes:
+        ids: Token ids.
+        weights: The weight of each token as a target in the loss.
+        positions: Their positions.
+        blocks: 0 for the document, k for turn k.
+    """
 
     ids: list[int]
     weights: list[float]
@@ -68,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows padded on the right, each array (rows, length): `weights` float32, the others int64."""
+    """Rows padded on the right: tensors (rows, length), `weights` float32, the others int64."""
 
     ids: Tensor
     weights: Tensor
@@ -76,33 +83,46 @@ class Batch:
     blocks: Tensor
 
     def mask(self) -> Tensor:
-        """Attention mask, bool (rows, 1, length, length): True where a row attends to a column."""
+        """Return the attention mask, bool (rows, 1, length, length).
+
+        True where the token of the third dimension attends to that of the fourth.
+        """
         length = self.ids.shape[1]
-        key, query = self.blocks[:, None, :], self.blocks[:, :, None]
-        seen = ((key == 0) | (key == query)) & torch.ones(length, length).tril().bool()
-        return seen[:, None]
+        key_blocks = self.blocks[:, None, :]
+        query_blocks = self.blocks[:, :, None]
+        is_causal = torch.ones(length, length).tril().bool()
+        is_visible = (key_blocks == 0) | (key_blocks == query_blocks)
+        return (is_visible & is_causal)[:, None]
 
 
 class DocumentBatches:
     """Draws conversations from a task mixture and lays them out as batches."""
 
     def __init__(self, mixture: TaskMixture, tokenizer: Any, recipe: Recipe) -> None:
-        self._mixture, self._tokenizer, self._recipe = mixture, tokenizer, recipe
-        self._marks = [tokenizer.token_to_id(t) for t in (USER, ASSISTANT, END)]
+        self._mixture = mixture
+        self._tokenizer = tokenizer
+        self._recipe = recipe
+        self._user = tokenizer.token_to_id(USER)
+        self._assistant = tokenizer.token_to_id(ASSISTANT)
+        self._end = tokenizer.token_to_id(END)
         self._space = tokenizer.encode("a. b").ids[2]  # the space between two sentences
 
-    def encode(self, talk: Conversation, length: int) -> Row:
-        """A conversation as a row of at most `length` tokens; the turns beyond are left out."""
-        user, assistant, end = self._marks
-        texts = [f"{talk.document}\n\n", *(text for turn in talk.turns for text in turn)]
-        coded = self._tokenizer.encode_batch(texts, add_special_tokens=False)
-        document = [user, *coded[0].ids]
+    def encode(self, conversation: Conversation, length: int) -> Row:
+        """Encode a conversation as a row of at most `length` tokens, with the turns that fit."""
+        texts = [f"{conversation.document}\n\n"]
+        for turn in conversation.turns:
+            texts += turn
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        document = [self._user, *encodings[0].ids]
         row = Row(
-            list(document), [0.0] * len(document), list(range(len(document))), [0] * len(document)
+            ids=list(document),
+            weights=[0.0] * len(document),
+            positions=list(range(len(document))),
+            blocks=[0] * len(document),
         )
-        for turn in range(1, len(talk.turns) + 1):
-            instruction = [*coded[2 * turn - 1].ids, end, assistant]
-            answer = [*coded[2 * turn].ids, end]
+        for number in range(1, len(conversation.turns) + 1):
+            instruction = [*encodings[2 * number - 1].ids, self._end, self._assistant]
+            answer = [*encodings[2 * number].ids, self._end]
             count = len(instruction) + len(answer)
             if len(row) + count > length:
                 break
@@ -110,33 +130,37 @@ class DocumentBatches:
             row.weights.extend([0.0] * len(instruction))
             row.weights.extend(self._weigh(answer))
             row.positions.extend(range(len(document), len(document) + count))
-            row.blocks.extend([turn] * count)
+            row.blocks.extend([number] * count)
         return row
 
     def _weigh(self, answer: list[int]) -> list[float]:
-        """A weight per token, larger for a sentence's first tokens and for the choice to end."""
-        spaces = [i for i, token in enumerate(answer) if token == self._space]
+        """Return a weight per token, higher for each sentence's first tokens and for the end."""
         hard = {len(answer) - 1, *range(HARD_TOKENS)}
-        hard.update(i + k for i in spaces for k in range(HARD_TOKENS + 1))
-        return [self._recipe.hard_weight if i in hard else 1.0 for i in range(len(answer))]
+        for index, token in enumerate(answer):
+            if token == self._space:
+                # Whether another sentence follows is a choice as well: the space itself is hard.
+                hard.update(range(index, index + HARD_TOKENS + 1))
+        return [self._recipe.hard_weight if index in hard else 1.0 for index in range(len(answer))]
 
-    def stream(self, seed: int, longest: int) -> Iterator[Batch]:
-        """Batches without end, of rows of at most `longest` tokens; equal for equal seeds."""
+    def stream(self, seed: int, max_length: int) -> Iterator[Batch]:
+        """Yield batches without end, of rows of at most `max_length` tokens."""
         rng = random.Random(seed)
+        max_words = int(max_length * 0.5)
         while True:
             pool: list[Row] = []
-            while sum(map(len, pool)) < _POOL * self._recipe.batch_tokens:
-                row = self.encode(self._mixture.sample(rng, int(longest * 0.5)), longest)
+            while sum(map(len, pool)) < _POOL_BATCHES * self._recipe.batch_tokens:
+                row = self.encode(self._mixture.sample(rng, max_words), max_length)
                 if any(row.weights):
                     pool.append(row)
             pool.sort(key=len)
-            batches = list(self._cut(pool))
+            batches = list(self._batch(pool))
             rng.shuffle(batches)
             yield from batches
 
-    def _cut(self, pool: list[Row]) -> Iterator[Batch]:
+    def _batch(self, sorted_rows: list[Row]) -> Iterator[Batch]:
+        """Yield batches of consecutive rows, each of at most `batch_tokens` with its padding."""
         group: list[Row] = []
-        for row in pool:
+        for row in sorted_rows:
             if group and (len(group) + 1) * len(row) > self._recipe.batch_tokens:
                 yield pad(group)
                 group = []
@@ -144,32 +168,34 @@ class DocumentBatches:
         yield pad(group)
 
 
-def pad(group: list[Row]) -> Batch:
-    """A batch of `group`; padding is in block -1, has weight 0, and no token attends to it."""
-    shape = (len(group), max(map(len, group)))
-    ids, positions = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
-    weights, blocks = torch.zeros(shape), torch.full(shape, -1)
-    for number, row in enumerate(group):
-        ids[number, : len(row)] = torch.tensor(row.ids)
-        weights[number, : len(row)] = torch.tensor(row.weights)
-        positions[number, : len(row)] = torch.tensor(row.positions)
-        blocks[number, : len(row)] = torch.tensor(row.blocks)
+def pad(rows: list[Row]) -> Batch:
+    """Make a batch of rows. Padding is in block -1 and has weight 0; no token attends to it."""
+    shape = (len(rows), max(map(len, rows)))
+    ids = torch.zeros(shape, dtype=torch.int64)
+    weights = torch.zeros(shape)
+    positions = torch.zeros(shape, dtype=torch.int64)
+    blocks = torch.full(shape, -1)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = torch.tensor(row.ids)
+        weights[index, : len(row)] = torch.tensor(row.weights)
+        positions[index, : len(row)] = torch.tensor(row.positions)
+        blocks[index, : len(row)] = torch.tensor(row.blocks)
     return Batch(ids, weights, positions, blocks)
 
 
 def loss_of(model: Any, batch: Batch, device: str) -> tuple[Tensor, float]:
-    """Weighted cross-entropy, float32 (), and the share, 0 to 1, of hard tokens predicted right.
+    """Return the weighted cross-entropy, float32 (), and the accuracy on hard tokens, 0 to 1.
 
     Logits are computed only where a target has weight.
     """
-    weights = batch.weights[:, 1:]
-    rows, columns = weights.nonzero(as_tuple=True)
+    target_weights = batch.weights[:, 1:]
+    rows, columns = target_weights.nonzero(as_tuple=True)
     targets = batch.ids[rows, columns + 1].to(device)
-    weight = weights[rows, columns].to(device)
+    weights = target_weights[rows, columns].to(device)
     with torch.autocast(device, torch.bfloat16):
         # The compiled graph is slower than the plain one on long rows (measured on two CPU cores).
-        compiled = torch.is_grad_enabled() and batch.ids.shape[1] <= 1024
-        layers = model.model if compiled else model.model.forward
+        use_compiled = torch.is_grad_enabled() and batch.ids.shape[1] <= 1024
+        layers = model.model if use_compiled else model.model.forward
         hidden = layers(
             input_ids=batch.ids.to(device),
             attention_mask=batch.mask().to(device),
@@ -178,32 +204,36 @@ def loss_of(model: Any, batch: Batch, device: str) -> tuple[Tensor, float]:
         ).last_hidden_state
         logits = model.lm_head(hidden[rows.to(device), columns.to(device)])
     losses = cross_entropy(logits.float(), targets, reduction="none")
-    hard = weight >= weight.max()
-    right = (logits.argmax(-1) == targets)[hard].float().mean().item()
-    return (losses * weight).sum() / weight.sum(), right
+    is_hard = weights >= weights.max()
+    is_right = logits.argmax(-1) == targets
+    accuracy = is_right[is_hard].float().mean().item()
+    return (losses * weights).sum() / weights.sum(), accuracy
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run is."""
+    """The state of a run."""
 
     step: int = 0
     tokens: int = 0
     elapsed: float = 0.0  # seconds of training, without measuring and saving
-    score: float = 0.0  # `held_out_score`, at the last save
+    score: float = 0.0  # `held_out_score` at the last save
 
 
 class Trainer:
-    """A training run in the folder `out`."""
+    """A training run that writes to the folder `out`."""
 
     def __init__(self, args: argparse.Namespace, recipe: Recipe) -> None:
         from tokenizers import Tokenizer
 
-        self.recipe, self.out, self.device = recipe, args.out, args.device
-        self.budget = args.minutes * 60.0
+        self.recipe = recipe
+        self.out = args.out
+        self.device = args.device
+        self.budget = args.minutes * 60.0  # seconds
         self.out.mkdir(parents=True, exist_ok=True)
         articles = read_corpus(args.data)
-        train = [a for a in articles if not a.held_out]
+        train = [article for article in articles if not article.held_out]
+        held_out = [article for article in articles if article.held_out]
         path = self.out / "tokenizer.json"
         if not path.exists():
             say("training the tokenizer")
@@ -217,13 +247,12 @@ class Trainer:
             self.model.model.compile(dynamic=True)
         self.optimizers = make_optimizers(self.model, recipe)
         self.documents = DocumentBatches(TaskMixture(train), self.tokenizer, recipe)
-        held_out = TaskMixture([a for a in articles if a.held_out])
-        stream = DocumentBatches(held_out, self.tokenizer, recipe).stream(1, 512)
-        self.held_out = list(islice(stream, _HELD_BATCHES))
+        stream = DocumentBatches(TaskMixture(held_out), self.tokenizer, recipe).stream(1, 512)
+        self.held_out = list(islice(stream, _HELD_OUT_BATCHES))
         self.progress = Progress()
 
     def save(self) -> None:
-        """Measure on held-out documents; write `OUT/model` in bfloat16, with the recipe."""
+        """Measure on held-out documents, and write `OUT/model` in bfloat16 with the recipe."""
         self.progress.score = self.held_out_score()
         say(f"held-out choice accuracy {self.progress.score:.3f}")
         folder = self.out / "model"
@@ -235,55 +264,60 @@ class Trainer:
         (folder / "recipe.json").write_text(json.dumps(asdict(self.recipe), indent=1) + "\n")
 
     def done(self) -> float:
-        """Share of the time used so far, 0 to 1."""
+        """Return the share of the time used so far, 0 to 1."""
         share: float = min(1.0, self.progress.elapsed / max(1.0, self.budget))
         return share
 
-    def longest(self) -> int:
-        """The most tokens of a row, at this share of the time."""
+    def max_length(self) -> int:
+        """Return the most tokens of a row at this share of the time."""
         return next(length for share, length in self.recipe.lengths if self.done() < share)
 
     def batches(self) -> Iterator[Batch]:
-        """Batches without end, of rows of at most `longest()` tokens."""
+        """Yield batches without end, of rows of at most `max_length()` tokens."""
         while True:
-            longest = self.longest()
-            for batch in self.documents.stream(self.progress.step + 7, longest):
+            max_length = self.max_length()
+            for batch in self.documents.stream(self.progress.step + 7, max_length):
                 yield batch
-                if self.longest() != longest:
+                if self.max_length() != max_length:
                     break
 
     @torch.no_grad()
     def held_out_score(self) -> float:
-        """Share, 0 to 1, of hard tokens predicted right on held-out documents."""
+        """Return the share, 0 to 1, of hard tokens predicted right on held-out documents."""
         scores = [loss_of(self.model, batch, self.device)[1] for batch in self.held_out]
         return sum(scores) / len(scores)
 
     def run(self) -> None:
         """Train until the time is used, then save."""
-        progress, reported = self.progress, time.monotonic()
-        loss, right = 0.0, 0.0  # running means
+        progress = self.progress
+        reported = time.monotonic()
+        mean_loss = 0.0  # running means
+        mean_accuracy = 0.0
         for batch in self.batches():
             if progress.elapsed >= self.budget:
                 break
             started = time.monotonic()
-            measured = self._step(batch)
+            loss, accuracy = self._step(batch)
             now = time.monotonic()
             progress.elapsed += now - started
-            rate = 0.04 if loss else 1.0  # of the running means; guess
-            loss, right = (a + rate * (b - a) for a, b in zip((loss, right), measured, strict=True))
+            rate = 0.04 if mean_loss else 1.0  # of the running means; guess
+            mean_loss += rate * (loss - mean_loss)
+            mean_accuracy += rate * (accuracy - mean_accuracy)
             if now - reported > _REPORT_SECONDS:
-                line = {**asdict(progress), "loss": round(loss, 4), "right": round(right, 4)}
-                say(f"{progress.elapsed / 60:6.1f} min  {line}")
+                figures = {"loss": round(mean_loss, 4), "right": round(mean_accuracy, 4)}
+                say(f"{progress.elapsed / 60:6.1f} min  {asdict(progress) | figures}")
                 reported = now
         self.save()
 
     def _step(self, batch: Batch) -> tuple[float, float]:
-        loss, right = loss_of(self.model, batch, self.device)
+        """Take one step; return the loss and the accuracy on hard tokens before it."""
+        loss, accuracy = loss_of(self.model, batch, self.device)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        # The rates go up over 50 steps, are constant, then go down to zero.
-        warm = min(1.0, (self.progress.step + 1) / 50)
-        scale = warm * min(1.0, max(0.01, (1 - self.done()) / self.recipe.decay))
+        # The learning rates rise during the warm-up, stay constant, then fall almost to zero.
+        warmup = min(1.0, (self.progress.step + 1) / _WARMUP_STEPS)
+        decay = min(1.0, max(0.01, (1 - self.done()) / self.recipe.decay))
+        scale = warmup * decay
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * scale
@@ -291,7 +325,7 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
         self.progress.tokens += batch.ids.numel()
-        return loss.item(), right
+        return loss.item(), accuracy
 
 
 def say(message: str) -> None:
@@ -305,7 +339,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--data", type=Path, required=True, help="folder of *.jsonl.xz texts")
-    parser.add_argument("--out", type=Path, required=True, help="the model goes here")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args()
