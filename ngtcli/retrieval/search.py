@@ -1,4 +1,4 @@
-"""What is searched for in documents."""
+"""A search for passages: its question, documents and settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
