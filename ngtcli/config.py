@@ -95,7 +95,7 @@ class Use(Flag):
 
     NONE = 0
     TEXT = auto()  # changes answers: an unfinished run is not resumed with another value
-    CARD = auto()  # the card of a model may set it
+    CARD = auto()  # a model may set it, by the header of the README.md in its folder (its card)
     FILE = auto()  # @FILE is replaced by the text of the file
     CHOICES = auto()  # a list that may be written with commas or in JSON
     SCHEMA = auto()  # may be written as a mapping in YAML
@@ -105,18 +105,24 @@ class Use(Flag):
     # ./ngt.yaml may not set it: a file in the current folder may be someone else's, and only the
     # user decides what is loaded, fetched, kept, run and shown.
     USER_ONLY = auto()
-    # Where a setting has an effect; elsewhere its flag causes a warning.
+    # When a setting has an effect; otherwise its flag causes a warning.
     SAMPLES = auto()  # only if tokens are sampled
-    NGT = auto()  # only with this engine
-    VLLM = auto()
-    AUTO = auto()  # only with this method; settings of heads also with the heads' methods
-    TRIE = auto()
-    DRAFT_MODEL = auto()
-    RETRIEVE = auto()  # only with this overflow
+    NGT = auto()  # only with engine=ngt
+    VLLM = auto()  # only with engine=vllm
+    AUTO = auto()  # only with method=auto; settings of heads also with the heads' methods
+    TRIE = auto()  # only with method=trie
+    DRAFT_MODEL = auto()  # only with method=draft-model
+    RETRIEVE = auto()  # only with overflow=retrieve
 
 
 def _value_needed(values: Mapping[Use, str]) -> property:
-    """Return a property of `Setting`: the value that it needs another setting to have; "": any."""
+    """Return a property of `Setting`: the value of another setting that it needs.
+
+    With any other value of that setting it has no effect. "" if it always has one.
+
+    Args:
+        values: The value that is needed, by the use that says so.
+    """
 
     def value(self: "Setting") -> str:
         return next((value for use, value in values.items() if use in self.uses), "")

@@ -2,7 +2,7 @@
 
 NgtError                        something failed
 ├── UsageError                  a flag, a setting or a preset is wrong
-│   ├── GrammarError            a text of the user's is wrong at a place that output marks
+│   ├── MarkedError             a text that the user wrote has an error; the message marks it
 │   └── MissingDependencyError  a package of an extra is not installed
 ├── InputError                  a document cannot be read
 ├── ModelError                  the target model or its tokenizer cannot be loaded
@@ -15,8 +15,9 @@ NgtError                        something failed
 ├── BusyError                   the server's queue is full
 └── ClosedPipeError             the reader of standard output has gone
 
-The message is one sentence that says what happened, in the user's words; the hint is one that says
-what to do. `ngtcli/cli/app.py` prints both and ends the process with the exit code.
+Packages define subclasses of these. The message is one sentence that says what happened, in the
+user's words; the hint is one that says what to do. `ngtcli/cli/app.py` prints both and ends the
+process with the exit code.
 """
 
 from enum import IntEnum
@@ -61,8 +62,15 @@ class UsageError(NgtError):
     exit_code = ExitCode.USAGE
 
 
-class GrammarError(UsageError):
-    """A text that the user wrote is wrong at index `place` of `text`; output marks the place."""
+class MarkedError(UsageError):
+    """A schema or a pattern that the user wrote has an error; the message marks the place.
+
+    Args:
+        message: What is wrong.
+        text: The schema or pattern.
+        place: The index of the error in `text`.
+        hint: What to do.
+    """
 
     def __init__(self, message: str, text: str, place: int, hint: str) -> None:
         super().__init__(message, hint=hint)

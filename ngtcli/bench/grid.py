@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.errors import GrammarError, NgtError, UsageError
+from ngtcli.errors import MarkedError, NgtError, UsageError
 from ngtcli.words import nearest
 
 Value = int | float | str | bool | tuple[str, ...]
@@ -124,7 +124,7 @@ def is_axis(text: str) -> bool:
 
 
 def parse_axis(text: str) -> tuple[str, tuple[Value, ...]]:
-    """Parse one axis. Raises GrammarError.
+    """Parse one axis. Raises MarkedError.
 
     >>> parse_axis("num_draft=8..64*2")
     ('num_draft', (8, 16, 32, 64))
@@ -132,9 +132,9 @@ def parse_axis(text: str) -> tuple[str, tuple[Value, ...]]:
     head, _, body = text.partition("=")
     name = head.replace("-", "_")
     if name not in SETTINGS:
-        raise GrammarError(f"no setting {head!r} to sweep", text, 0, nearest(name, SETTINGS))
+        raise MarkedError(f"no setting {head!r} to sweep", text, 0, nearest(name, SETTINGS))
     if not body:
-        raise GrammarError(f"{name} has no values", text, len(text), _FORMS)
+        raise MarkedError(f"{name} has no values", text, len(text), _FORMS)
     values: dict[Value, None] = {}
     offset = len(head) + 1  # of the current part in `text`
     for part in body.split(","):
@@ -145,8 +145,8 @@ def parse_axis(text: str) -> tuple[str, tuple[Value, ...]]:
                     _method_of(Settings().replace(method=str(value)))
                 values[value] = None
         except UsageError as error:
-            place = error.place if isinstance(error, GrammarError) else 0
-            raise GrammarError(str(error), text, offset + place, error.hint) from None
+            place = error.place if isinstance(error, MarkedError) else 0
+            raise MarkedError(str(error), text, offset + place, error.hint) from None
         offset += len(part) + 1
     return name, tuple(values)
 
@@ -160,17 +160,17 @@ def _method_of(settings: Settings) -> Any:
 
 
 def _values(name: str, part: str) -> list[Value]:
-    """Return the values of one part between commas. Raises GrammarError."""
+    """Return the values of one part between commas. Raises MarkedError."""
     kind = type(Settings().get(name))
     if not part:
-        raise GrammarError("a value is missing", part, 0, _FORMS)
+        raise MarkedError("a value is missing", part, 0, _FORMS)
     if kind is tuple:
         return [(part,)]
     if kind is str:
         return [part]
     if kind is bool:
         if part.lower() not in ("true", "false"):
-            raise GrammarError(
+            raise MarkedError(
                 f"{name} is {part!r}, not true or false", part, 0, "Write true or false."
             )
         return [part.lower() == "true"]
@@ -186,12 +186,12 @@ def _range(name: str, part: str, integers: bool) -> list[Decimal]:
         integers: Whether only whole numbers are valid.
 
     Raises:
-        GrammarError: The text is malformed, or stands for too many numbers.
+        MarkedError: The text is malformed, or stands for too many numbers.
     """
 
     def check(is_valid: object, message: str) -> None:
         if not is_valid:
-            raise GrammarError(message, part, 0, _FORMS)
+            raise MarkedError(message, part, 0, _FORMS)
 
     match = _RANGE.fullmatch(part)
     check(match, "not a number or a range")
@@ -220,12 +220,12 @@ def _range(name: str, part: str, integers: bool) -> list[Decimal]:
 
 
 def parse_sweep(texts: Sequence[str]) -> Axes:
-    """Parse all axes. Raises GrammarError, UsageError if there are too many cells."""
+    """Parse all axes. Raises MarkedError, UsageError if there are too many cells."""
     axes: dict[str, tuple[Value, ...]] = {}
     for text in texts:
         name, values = parse_axis(text)
         if name in axes:
-            raise GrammarError(f"{name} is swept twice", text, 0, "Give its values in one list.")
+            raise MarkedError(f"{name} is swept twice", text, 0, "Give its values in one list.")
         axes[name] = values
     count = prod(map(len, axes.values()))
     if count > MAX_VALUES:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded, load
-from ngtcli.documents.read import Reader
+from ngtcli.documents.read import BoundedReader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.engine.batch.lines import Id, Ids, converted, document_of, json_object
 from ngtcli.errors import InputError, UsageError
@@ -157,7 +157,7 @@ class InputRow:
         return InputError(f"{self.path}:{self.number}: {problem}", hint=hint)
 
 
-def read_rows(path: Path, reader: Reader, pipes: bool = False) -> Iterator[InputRow]:
+def read_rows(path: Path, reader: BoundedReader, pipes: bool = False) -> Iterator[InputRow]:
     """Yield the objects in the lines of a file; empty lines are skipped.
 
     Args:
@@ -197,7 +197,7 @@ def read_jsonl(
         Exception: Whatever `check` raises.
     """
     path = path.expanduser()
-    reader = Reader((settings or Settings()).reading.max_mb)
+    reader = BoundedReader((settings or Settings()).reading.max_mb)
     check(path)
     items: list[Item] = []
     ids = Ids()
@@ -273,7 +273,7 @@ def _document(label: str, text: str | _TextObject, read: Callable[[str], str]) -
     return document_of(label, text.name, text.text)
 
 
-def _read_file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:
+def _read_file(folder: Path, name: str, reader: BoundedReader, check: CheckPath) -> str:
     """Read a file in the folder of the lines; a file elsewhere on the machine is refused."""
     try:
         path = (folder / name).resolve()

@@ -36,7 +36,8 @@ _RETRIEVAL = json_key(about="the passages that the model read, if not everything
 _EXACT = json_key(about="whether drafts cannot change a token, in any dtype")
 _PARTS = json_key(about="the parts that were summarized first; none if everything fits")
 _PASSES = json_key(
-    about="shapes of forward passes captured as CUDA graphs, seconds that took, or why not"
+    about="which forward passes were captured as CUDA graphs and how many seconds that took, or why"
+    " none were"
 )
 _THOUGHT = json_key(omit=True, about="the model's reasoning before its answer; it is not in text")
 _PLAIN = json_key(
@@ -133,8 +134,13 @@ def document_objects(request: Request) -> list[DocumentObject]:
     return [DocumentObject(d.name, d.sha256, len(d.text)) for d in request.documents]
 
 
-def _asked(request: Request, of: "Ended | Prompt | None") -> dict[str, Any]:
-    """What both objects have of a question, and of the prompt or the answer that came of it."""
+def _common_fields(request: Request, outcome: "Ended | Prompt | None") -> dict[str, Any]:
+    """Return the fields that AnswerObject and DryRunObject share.
+
+    Args:
+        request: The request.
+        outcome: Its prompt or its answer; None if the prompt does not fit.
+    """
     return {
         "task": request.task,
         "question": request.question or None,
@@ -142,15 +148,15 @@ def _asked(request: Request, of: "Ended | Prompt | None") -> dict[str, Any]:
         "preset": request.preset.name,
         "documents": document_objects(request),
         "skipped": tuple(dict.fromkeys(request.loaded.skipped)),
-        "truncated": of.cuts if of else (),
-        "retrieval": of.selection if of else None,
+        "truncated": outcome.cuts if outcome else (),
+        "retrieval": outcome.selection if outcome else None,
     }
 
 
 def answer_object(request: Request, answer: Ended, tokens: bool = False) -> AnswerObject:
-    """The object that --json prints, with `tokens` that of --json-tokens."""
+    """Return the object that --json prints; with `tokens` also that of --json-tokens."""
     return AnswerObject(
-        **_asked(request, answer),
+        **_common_fields(request, answer),
         **{name: getattr(answer, name) for name in _OF_ANSWER},
         method=request.settings.drafting.method,
         plain_decode_s=plain_decoding_s(request.settings, answer),
@@ -164,7 +170,7 @@ def dry_run_object(
 ) -> DryRunObject:
     """The object that --dry-run --json prints; a prompt that does not fit is None."""
     return DryRunObject(
-        **_asked(request, prompt),
+        **_common_fields(request, prompt),
         fits=prompt is not None,
         context=context,
         prompt_tokens=len(prompt.ids) if prompt else None,
@@ -176,7 +182,7 @@ def dry_run_object(
 
 @dataclass(frozen=True, slots=True)
 class LineObject:
-    """A line of `ngt batch`, or of a file by its name: an answer with its id."""
+    """An answer with its id: a line of `ngt batch`, or a file by its name (`--each`)."""
 
     id: str | int = field(metadata=_ID)
     answer: AnswerObject = field(metadata=json_key(flat=True))
@@ -202,7 +208,7 @@ class FailedLineObject:
 def line_object(
     line_id: str | int, request: Request, answer: Ended, tokens: bool = False
 ) -> LineObject:
-    """Return what is put out for a line, with `tokens` as --json-tokens has it."""
+    """Return the output for a line; with `tokens` also what --json-tokens adds."""
     return LineObject(line_id, answer_object(request, answer, tokens))
 
 

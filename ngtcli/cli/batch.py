@@ -128,7 +128,7 @@ def batch(
 
 
 class _Batch:
-    """One run of the command; paths of lines are taken from `folder`."""
+    """One run of the command; relative paths in lines start at `folder`."""
 
     def __init__(self, flags: BatchFlags, tasks: Tasks, folder: str) -> None:
         self._flags = flags

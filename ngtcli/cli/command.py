@@ -16,7 +16,8 @@ The parameters of the function are declared as Typer's documentation says, excep
 - A dataclass stands for several options, one per field; the function receives an instance.
 - `typer.Context` receives the context.
 
-A command with a `view` returns a report, or yields it and continues. With `--json` the report is
+A command with a `view` returns a report (a dataclass, or a list of them). Or it yields the report
+once, gets back whether people read it (not as JSON), and continues. With `--json` the report is
 printed as JSON; otherwise the view shows it. `ngt schema` describes the type of the report.
 
 By itself Typer makes a command only from a function's own parameters. So `Declaration` collects the

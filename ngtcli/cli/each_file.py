@@ -11,7 +11,7 @@ from ngtcli.cli.answer_flags import Output, OutputFormat, read_documents
 from ngtcli.cli.notes import Notes
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, load
-from ngtcli.documents.read import Documents
+from ngtcli.documents.read import DocumentReader
 from ngtcli.engine.batch.journal import journal_of
 from ngtcli.engine.batch.output import DoneLine, StreamOutput
 from ngtcli.engine.batch.run import ItemId
@@ -82,10 +82,10 @@ def read_each(
 def _errors_of(paths: Sequence[str], request: Request) -> dict[str, InputError]:
     """Return the errors of the paths that cannot be read."""
     errors: dict[str, InputError] = {}
-    with closing(Documents(request.settings)) as reader:
+    with closing(DocumentReader(request.settings)) as reader:
         for path in paths:
             try:
-                load([path], settings=request.settings, files=reader)
+                load([path], settings=request.settings, reader=reader)
             except InputError as error:
                 errors[path] = error
     return errors

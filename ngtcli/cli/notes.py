@@ -11,7 +11,7 @@ from typing import TextIO
 from rich.cells import cell_len
 
 from ngtcli.cli.streams import styles, terminal_width
-from ngtcli.errors import GrammarError, NgtError
+from ngtcli.errors import MarkedError, NgtError
 from ngtcli.models.recommended import demonstration_note
 from ngtcli.render.sinks import Wrapper
 from ngtcli.render.terminal import (
@@ -284,7 +284,7 @@ def report_error(error: NgtError) -> None:
         sys.stderr.write(_WIPE)  # there may be a status line
     begin = process.FAILED if process.KEPT_WARM in os.environ else "ngt: "
     lines = [f"{begin}{error}"]
-    if isinstance(error, GrammarError):
+    if isinstance(error, MarkedError):
         lines += pointed(error.text, error.place)
     if error.hint:
         lines.append(error.hint)

@@ -11,7 +11,7 @@ from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import STDIN, Skipped, conversion_commands, count_kinds
 from ngtcli.documents.load import Loaded, load
-from ngtcli.documents.read import Reader
+from ngtcli.documents.read import BoundedReader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.engine.request import MAX_PREDICTED
 from ngtcli.errors import InputError
@@ -38,7 +38,7 @@ def standard_input(paths: Sequence[str]) -> BinaryIO | None:
 def read_prediction(path: str) -> str:
     """Return the text of the file that --predict names. Raises InputError."""
     try:
-        data = Reader(MAX_PREDICTED // 1_000_000).read(path, pipes=True)
+        data = BoundedReader(MAX_PREDICTED // 1_000_000).read(path, pipes=True)
         return decode_text(data)
     except Unreadable as error:
         raise InputError(f"--predict {path}: {error}", hint=_PREDICTION) from None

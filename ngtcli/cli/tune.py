@@ -78,7 +78,7 @@ def tune(flags: SettingFlags, tune_flags: TuneFlags) -> None:
 
 
 def _tune(run: Run, tune_flags: TuneFlags) -> Generator[SweepReport]:
-    """Yield the report, and save the winner below it."""
+    """Yield the report; when it has been shown, save the winner."""
     notes = run.notes
     cells, texts, remark = _plan(run, tune_flags)
     # An invalid name is refused before the measurements, which may take hours.

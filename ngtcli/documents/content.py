@@ -97,9 +97,8 @@ def _find_headings(text: str) -> Iterator[tuple[int, str]]:
     [(0, 'A'), (20, 'B c')]
     """
     open_fence = ""  # the fence of the current code block
-    paragraph = list[
-        str
-    ]()  # the lines of the current paragraph, which an underline makes a heading
+    # The lines of the current paragraph, which an underline makes a heading.
+    paragraph: list[str] = []
     paragraph_start = 0
     for match in _MARKDOWN.finditer(text, _end_of_metadata(text)):
         if match[0].startswith("<!--"):
@@ -138,7 +137,7 @@ def _end_of_metadata(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ParserInput:
     """The bytes that a parser reads, and how to read them.
 
     Attributes:
@@ -146,7 +145,8 @@ class Source:
         suffix: The suffix of its name, in lower case with the dot.
         max_bytes: The maximum size of the unpacked file and of its text.
         password: Password of an encrypted file.
-        field: The field of each record that contains its text.
+        field: In formats with records, such as JSON lines: the field that has the text of a record;
+            "": all fields are its text.
         encoding: The encoding of text that is not UTF-8.
         ocr: When OCR reads pages: "off", "auto" or "force".
         ocr_language: The languages for Tesseract; "": use the default OCR package instead.
@@ -165,7 +165,7 @@ class Source:
 
 
 # A parser of one format. It raises Unreadable; any other exception means that the file is broken.
-Parse = Callable[[Source], Extracted]
+Parse = Callable[[ParserInput], Extracted]
 
 
 def row_of(cells: Iterable[Cell]) -> str:
@@ -291,7 +291,7 @@ class Writer:
             self.add(heading)
 
     def mark(self, page: int, heading: str = "") -> None:
-        """Begin a section with the next block, on this page, by default under the last heading."""
+        """Let the next block begin a section on a page, with this heading or else the last one."""
         separator = 2 if self._parts else 0  # characters of the empty line before the block
         start = self._length + separator
         if not heading and self._sections:

@@ -71,7 +71,7 @@ class Skipped:
     Attributes:
         name: Its path, for people.
         reason: Why it is not read.
-        kind: Its suffix, if files of that kind are never read.
+        kind: Its suffix, if it was skipped because of its kind; "" for any other reason.
         needs: What to install, or which setting to give, to have it read.
     """
 

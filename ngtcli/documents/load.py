@@ -17,7 +17,7 @@ from typing import IO, TypeVar
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.find import STDIN, ListedFile, Listing, Skipped, find
-from ngtcli.documents.read import Documents, Outcome
+from ngtcli.documents.read import DocumentReader, ReadResult
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.system import store
 from ngtcli.system.files import key_of
@@ -29,10 +29,14 @@ _STDIN_NAME = "stdin"
 
 
 def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) -> list[str]:
-    """A name for each (path, number of its last parts below the named path), in order.
+    """Return a distinct name for each file, in order.
 
-    The name is that of the file; if it repeats, the path below the named one; if that repeats too,
-    as many further parts as make the names distinct. No name is one of `taken`.
+    The name is that of the file; if it repeats, the path below the folder or pattern that the user
+    named; if that repeats too, as many further parts as make the names distinct.
+
+    Args:
+        files: The path of each file, and how many of its last parts are below the named folder.
+        taken: Names that none of them may get.
 
     >>> distinct_names([("dup/a/notes.txt", 2), ("dup/notes.txt", 1), ("dup/b.txt", 1)])
     ['a/notes.txt', 'notes.txt', 'b.txt']
@@ -98,7 +102,7 @@ def load(
     stdin: IO[bytes] | None = None,
     settings: Settings | None = None,
     written: Collection[tuple[int, int] | None] = (),
-    files: Documents | None = None,
+    reader: DocumentReader | None = None,
     inside: bool = False,
 ) -> Loaded:
     """Load the documents of all `paths`, each file once.
@@ -110,8 +114,8 @@ def load(
         settings: Limits and how to read. With `strict`, an unreadable file in a folder is an error.
         written: The `identity` of each file that the command writes, which folders and patterns
             leave out.
-        files: A reader opened with the same settings, for callers that load many times; they close
-            it themselves.
+        reader: A reader with the same settings, for callers that load many times; they close it
+            themselves.
         inside: As for `find`.
 
     Raises:
@@ -120,8 +124,8 @@ def load(
     """
     settings = settings or Settings()
     listing = find(paths, settings, written, inside)
-    with nullcontext(files) if files else closing(Documents(settings)) as reader:
-        outcomes = reader.read(listing.files.values(), stdin)
+    with nullcontext(reader) if reader else closing(DocumentReader(settings)) as opened:
+        outcomes = opened.read(listing.files.values(), stdin)
         named_texts = _with_names(listing, outcomes, lambda _, extracted: extracted)
     documents = tuple(
         Document(name, text.text, text.about, "" if file.real == STDIN else file.path)
@@ -132,7 +136,7 @@ def load(
 
 def _with_names(
     listing: Listing,
-    outcomes: Generator[tuple[ListedFile, Outcome], None, None],
+    outcomes: Generator[tuple[ListedFile, ReadResult], None, None],
     convert: Callable[[ListedFile, Extracted], Result],
 ) -> list[tuple[str, ListedFile, Result]]:
     """Read all files of a listing, and give each document its name.
@@ -140,7 +144,7 @@ def _with_names(
     Args:
         listing: The files; unreadable ones in folders and patterns are recorded in it as left out.
         outcomes: The texts of its files, in its order.
-        convert: Makes of each text what is returned, so that texts need not stay in memory.
+        convert: Turns the text of each file into its result, so that texts need not stay in memory.
 
     Raises:
         InputError: A file that was named explicitly cannot be read, or nothing of a path can.
@@ -247,7 +251,7 @@ def survey(
             recognized=about.recognized,
         )
 
-    with closing(Documents(settings)) as reader:
+    with closing(DocumentReader(settings)) as reader:
         outcomes = reader.read(listing.files.values(), None, is_bounded=False)
         try:
             named_rows = _with_names(listing, outcomes, survey_row)

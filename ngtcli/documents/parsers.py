@@ -22,12 +22,12 @@ from pathlib import Path
 import msgspec
 
 import ngtcli
-from ngtcli.documents.content import MAX_OCR_PAGES, About, Extracted, Source
+from ngtcli.documents.content import MAX_OCR_PAGES, About, Extracted, ParserInput
 from ngtcli.documents.formats import Format
 from ngtcli.documents.text import Unreadable
 
 MAX_WORKERS = 4  # each may take `parser_mb` of memory (guess)
-_EXIT_TIMEOUT_S = 0.2  # within which a crashed worker has exited, so that its code is known (guess)
+_EXIT_TIMEOUT_S = 0.2  # how long to wait for the exit code of a crashed worker (guess)
 _MAX_REPLY_BYTES = 64_000_000  # of a reply's description (guess)
 _START_CPU_S = 10.0  # CPU time of a worker's imports, in addition to that for the file (guess)
 _WALL_PER_CPU_S = 10  # wall time without a sign of life for each second of CPU time (guess)
@@ -66,7 +66,9 @@ class Reply:
 
 
 class FailedParser(Unreadable):
-    """A parser crashed, or took too much. It would again, unless the machine was to blame.
+    """A parser crashed, or took too much time or memory.
+
+    This is not stored (it is not `lasting`), because the machine may have been the cause.
 
     Args:
         reason: Why there is no text.
@@ -97,7 +99,7 @@ class Parsers:
         self._lock = threading.Lock()  # held while a process starts
         self._is_closed = False
 
-    def extract(self, file_format: Format, source: Source) -> Extracted:
+    def extract(self, file_format: Format, source: ParserInput) -> Extracted:
         """Parse a file. Raises Unreadable; OSError if no worker can be started."""
         worker = self._idle.get()
         is_retry = False
@@ -177,10 +179,10 @@ class _Worker:
                 start_new_session=True,  # without the terminal, into which it could type
             )
 
-    def extract(self, file_format: Format, source: Source) -> Extracted:
+    def extract(self, file_format: Format, source: ParserInput) -> Extracted:
         """Have a file parsed. Raises Unreadable, also if the process exits or hangs."""
         sent_otherwise = ("data", "on_page")
-        fields = {n: getattr(source, n) for n in Source.__slots__ if n not in sent_otherwise}
+        fields = {n: getattr(source, n) for n in ParserInput.__slots__ if n not in sent_otherwise}
         request = {"format": file_format.name, "source": fields}
         try:
             self._connection.send_bytes(json.dumps(request).encode())

@@ -21,7 +21,7 @@ from ngtcli.documents.catalog import (
     settled_stamp,
     stamp_of,
 )
-from ngtcli.documents.content import Extracted, Source, markdown
+from ngtcli.documents.content import Extracted, ParserInput, markdown
 from ngtcli.documents.find import STDIN, ListedFile, ocr_version, tessdata_folder
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
@@ -31,7 +31,7 @@ from ngtcli.system import reporting
 from ngtcli.system.files import key_of, read_bounded, read_stream
 from ngtcli.words import counted, reason_of
 
-Outcome = Extracted | Unreadable  # the text of a file, or why it has none
+ReadResult = Extracted | Unreadable  # the text of a file, or why it has none
 _STATUS_INTERVAL_S = 0.3  # seconds between two status lines (guess)
 _LOOKUP_SIZE = 256  # files that are looked up in the store at once (guess)
 _AHEAD_PER_WORKER = 2  # files that are parsed before their texts are needed (guess)
@@ -47,7 +47,7 @@ _ADVICE = {  # what to do, by the number of an OSError
 }
 
 
-class Reader:
+class BoundedReader:
     """Reads files until `max_mb` megabytes (10^6 bytes) have been read in all."""
 
     def __init__(self, max_mb: int) -> None:
@@ -121,13 +121,13 @@ class _ReadingStatus:
             reporting.status(line)
 
 
-class Documents:
+class DocumentReader:
     """Reads files with parsers that keep running between calls, until `close`.
 
     Args:
         settings: How to read: limits, encoding, password, OCR.
-        inside: Whether to open files of a folder by their real paths, through no link: so nobody
-            can exchange one, after it was listed, for a link that leads out of the folder.
+        inside: Whether to open files of a folder by their real paths, through no link, so that a
+            file that was exchanged for a link after it was listed is not read.
     """
 
     def __init__(self, settings: Settings, inside: bool = False) -> None:
@@ -149,7 +149,7 @@ class Documents:
         files: Collection[ListedFile],
         stdin: IO[bytes] | None = None,
         is_bounded: bool = True,
-    ) -> Generator[tuple[ListedFile, Outcome], None, None]:
+    ) -> Generator[tuple[ListedFile, ReadResult], None, None]:
         """Yield each file with its text, or with the reason why it has none, in order.
 
         Some files are read ahead. Plain text is not stored, because reading it from its file takes
@@ -163,7 +163,7 @@ class Documents:
         Raises:
             InputError: The texts exceed the limit together, or nothing is piped in.
         """
-        reader = Reader(self._settings.reading.max_mb)
+        reader = BoundedReader(self._settings.reading.max_mb)
         shown = _ReadingStatus(len(files))
         done = 0
 
@@ -202,7 +202,7 @@ class Documents:
 
     def _read_group(
         self, group: list[ListedFile], stdin: IO[bytes] | None, while_waiting: Callable[[], None]
-    ) -> Iterator[tuple[ListedFile, Outcome]]:
+    ) -> Iterator[tuple[ListedFile, ReadResult]]:
         """Yield the outcome of each file in order, and store what is new.
 
         Files that need a parser are read ahead in threads. Stored texts and plain texts are read
@@ -236,7 +236,7 @@ class Documents:
 
     def _outcome(
         self, file: ListedFile, entry: Entry | None = None, stdin: IO[bytes] | None = None
-    ) -> tuple[str, Outcome]:
+    ) -> tuple[str, ReadResult]:
         """Read one file.
 
         Args:
@@ -245,8 +245,8 @@ class Documents:
             stdin: What STDIN stands for.
 
         Returns:
-            The key of its text in TEXTS, "" if a parser did not make it just now; and its text, or
-            why it has none.
+            The key of its text in TEXTS, and its text or why it has none. The key is "" for plain
+            text, which is not stored, and for what `entry` already knows.
 
         Raises:
             InputError: Standard input is to be read, and there is none.
@@ -264,7 +264,7 @@ class Documents:
         text_key = ""
         try:
             links = file.is_explicit or not self._inside or file.real == STDIN
-            reader = Reader(self._settings.reading.max_mb)
+            reader = BoundedReader(self._settings.reading.max_mb)
             data = reader.read(opened if links else file.real, file.is_explicit, links)
             file_format = format_of(suffix, data[:HEAD]) if data else None
             if file_format is None:
@@ -297,7 +297,7 @@ class Documents:
         if stored is not None:
             return stored
         reading = self._settings.reading
-        source = Source(
+        source = ParserInput(
             data=data,
             suffix=suffix,
             max_bytes=reading.max_mb * 1_000_000,

@@ -29,8 +29,8 @@ _GUESSES = (
     "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp1257 cp932 euc_jp gb18030 big5 cp949"
 ).split()
 _SAMPLE_SIZE = 1 << 16  # bytes around the first one that is not UTF-8, for a guess (guess)
-# Of UTF-16 without a mark, both guesses: the least share of spaces and other ASCII characters, and
-# the largest share of bytes that are ASCII characters.
+# A text is taken for UTF-16 without a byte order mark if at least this share of its characters are
+# spaces or other ASCII characters, and at most this share of its bytes are (guesses).
 _MIN_ASCII_SHARE = 0.02
 _MAX_ASCII_BYTE_SHARE = 0.65
 _PRINTABLE_ASCII = bytes(range(32, 127))

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import ngtcli
 from ngtcli.documents import formats
-from ngtcli.documents.content import INSTALL, Extracted, Source
+from ngtcli.documents.content import INSTALL, Extracted, ParserInput
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
 
@@ -67,7 +67,7 @@ def serve(descriptor: int, max_cpu_s: float, max_memory: int) -> NoReturn:
             signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
             connection.send_bytes(b"")
 
-        source = Source(data=data, on_page=on_page, **request["source"])
+        source = ParserInput(data=data, on_page=on_page, **request["source"])
         reply, text = _reply_to(file_format, source, max_memory)
         signal.setitimer(signal.ITIMER_PROF, 0)
         connection.send_bytes(json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace"))
@@ -101,7 +101,7 @@ def _refuse_forbidden(event: str, arguments: Any) -> None:
 
 
 def _reply_to(
-    file_format: formats.Format, source: Source, max_memory: int
+    file_format: formats.Format, source: ParserInput, max_memory: int
 ) -> tuple[dict[str, Any], bytes]:
     """Parse a file; return the description, which `parsers.Reply` reads, and the text."""
     try:
@@ -163,7 +163,7 @@ def _unreadable(reason: str, advice: str = _OPEN_ELSEWHERE, lasting: bool = True
     return {"error": "unreadable", "reason": reason, "advice": advice, "lasting": lasting}
 
 
-def parse(format_name: str, source: Source) -> Extracted:
+def parse(format_name: str, source: ParserInput) -> Extracted:
     """Parse a file by the format of this name. Raises Unreadable, and what parsers raise."""
     extracted = formats.parse(_format_named(format_name), source)
     if not extracted.text or extracted.text.isspace():

@@ -14,7 +14,7 @@ from ngtcli.config import (
     merge,
     schema_file,
 )
-from ngtcli.documents.read import Reader
+from ngtcli.documents.read import BoundedReader
 from ngtcli.documents.text import Unreadable, decode_text, utf8
 from ngtcli.errors import InputError
 from ngtcli.models.card import load_card
@@ -90,7 +90,7 @@ def text_of(value: str, max_mb: int, option: str = "--system") -> str:
 def read_text(source: str | BinaryIO, max_mb: int, described: str) -> str:
     """Return the text of a file or a stream. Raises InputError."""
     try:
-        return decode_text(Reader(max_mb).read(source))
+        return decode_text(BoundedReader(max_mb).read(source))
     except Unreadable as error:
         hint = "Name a file of text." if isinstance(source, str) else "Give a text there."
         raise InputError(f"{described}: {error}", hint=hint) from None

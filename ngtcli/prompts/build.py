@@ -134,7 +134,7 @@ class Task:
         question: The question; "" for a summary.
         tokenizer: The tokenizer of the model.
         context: The positions of the model's context.
-        answer: The positions of these for the answer.
+        answer: How many positions of the context are reserved for the answer.
         vocabulary: The size of the model's vocabulary; 0 if it is not known.
         chat: What the chat template gets in addition.
         turns: The earlier turns of the conversation.
@@ -142,7 +142,8 @@ class Task:
             Otherwise they come before the first turn.
         queries: Questions that passages are searched for in place of the question.
         keep: Whether the index of the documents is stored.
-        compares: Whether the prompt says how much of the question the documents cover.
+        compares: Whether to compute `Prompt.coverage`: how much of the question the documents
+            cover.
     """
 
     preset: Preset

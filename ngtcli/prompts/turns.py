@@ -23,7 +23,7 @@ class Turn:
     passages: tuple[Excerpt, ...] = ()
 
 
-def first_kept(asked: Sequence[int], tokens: Sequence[int], room: int) -> int:
+def first_kept(question_tokens: Sequence[int], exchange_tokens: Sequence[int], room: int) -> int:
     """Return how many of the oldest questions are left out, with what follows each of them.
 
     If the questions do not fit, enough are left out that half of the room is free. So the next
@@ -31,9 +31,9 @@ def first_kept(asked: Sequence[int], tokens: Sequence[int], room: int) -> int:
     because they are made from the same counts.
 
     Args:
-        asked: The expected tokens of each question, the current one last, before its passages
-            were known.
-        tokens: The tokens of each earlier question with everything up to the next one.
+        question_tokens: The tokens that each question with its passages was expected to take
+            before these were known; the current question is last.
+        exchange_tokens: The tokens of each earlier question with everything up to the next one.
         room: The tokens that all of them may have.
 
     >>> [first_kept([10] * (n + 1), [40] * n, 100) for n in range(5)]
@@ -41,10 +41,10 @@ def first_kept(asked: Sequence[int], tokens: Sequence[int], room: int) -> int:
     """
     first = 0
     total = 0  # tokens of the questions from the first one on
-    for i, (expected, used) in enumerate(zip(asked, [*tokens, 0], strict=True)):
+    for i, (expected, used) in enumerate(zip(question_tokens, [*exchange_tokens, 0], strict=True)):
         if total + expected > room:
             while first < i and 2 * (total + expected) > room:
-                total -= tokens[first]
+                total -= exchange_tokens[first]
                 first += 1
         total += used
     return first

@@ -1,4 +1,4 @@
-"""How much of a question a set of documents speaks of: whether they can have its answer at all.
+"""How many of a question's words the best passage has: whether documents can have the answer.
 
 A question is compared with each passage by the words that carry its meaning, in any inflection. A
 rare word counts more than a frequent one, and a name or a number counts twice. A word that the

@@ -33,17 +33,18 @@ Bools = npt.NDArray[np.bool_]
 
 K1 = 1.5  # of BM25; this and B are within the usual ranges
 B = 0.75
-# Weight of the words of an earlier question; swept from 0.1 to 1. Of 2,999 questions on one of
-# 1,581 paragraphs (newwiki-qa) after one to three others on it, the best passage is the right one
-# for 89% instead of 77%; of 1,000 after two questions on another one, for 71% instead of 73.5%.
+# Weight of the words of an earlier question; swept from 0.1 to 1. Measured on newwiki-qa (1,581
+# paragraphs), how often the right passage comes first, with this weight and with 0: of 2,999
+# questions that follow one to three on the same paragraph 89% and 77%, of 1,000 that follow two on
+# another paragraph 71% and 73.5%.
 EARLIER = 0.2
-_FORMAT = 4  # of how documents are cut and of what counts as a word
-_RANGE_BYTES = 12  # of a row of `_Pieces.ranges`
+_FORMAT = 4  # of stored passages; to be raised if cutting or `words` changes
+_RANGE_BYTES = 12  # of a row of `_CutDocument.ranges`
 _DOCUMENTS_AT_ONCE = 200  # cut between two status lines, and stored together; a guess
 _LOW_HASHES = 1 << 16  # the number of values of a uint16
 
 
-class _Pieces(NamedTuple):
+class _CutDocument(NamedTuple):
     """The passages of a document, as bytes of arrays.
 
     Attributes:
@@ -55,7 +56,7 @@ class _Pieces(NamedTuple):
     words: bytes
 
 
-PASSAGES = Kind("passages", _Pieces)
+PASSAGES = Kind("passages", _CutDocument)
 
 
 class _WordWeights(NamedTuple):
@@ -75,17 +76,23 @@ class Index:
     """
 
     def __init__(
-        self, documents: Sequence[Document], pieces: Sequence[_Pieces], status: str, cut: int
+        self,
+        documents: Sequence[Document],
+        cut_documents: Sequence[_CutDocument],
+        status: str,
+        cut: int,
     ) -> None:
-        """Make an index of documents and the pieces of each."""
+        """Make an index of documents and their passages."""
         self.status = status
         self.cut = cut
         self._documents = documents
-        ranges = np.frombuffer(b"".join(piece.ranges for piece in pieces), np.int32)
+        ranges = np.frombuffer(b"".join(document.ranges for document in cut_documents), np.int32)
         self._starts, self._ends, self._lengths = ranges.reshape(-1, 3).T
-        counts = [len(piece.ranges) // _RANGE_BYTES for piece in pieces]
-        self._document_of = np.repeat(np.arange(len(pieces)), counts)  # (passages,)
-        self._word_hashes = np.frombuffer(b"".join(piece.words for piece in pieces), np.uint64)
+        counts = [len(document.ranges) // _RANGE_BYTES for document in cut_documents]
+        self._document_of = np.repeat(np.arange(len(cut_documents)), counts)  # (passages,)
+        self._word_hashes = np.frombuffer(
+            b"".join(document.words for document in cut_documents), np.uint64
+        )
         # Where the words of each passage end in `_word_hashes`.
         self._word_ends = np.cumsum(self._lengths, dtype=np.int64)
         self._word_weights: dict[str, _WordWeights] = {}  # of the words of earlier questions
@@ -122,7 +129,10 @@ class Index:
         return scores
 
     def having(self, forms: Sequence[str]) -> Bools:
-        """Return which passages have any of these words, in their text or their document's name.
+        """Return which passages have a word, in their text or their document's name.
+
+        Args:
+            forms: The forms of the word, any of which counts.
 
         Returns:
             bool (passages,)
@@ -254,7 +264,7 @@ def _key(document: Document, cutting: Cutting) -> str:
     return key_of(_FORMAT, cutting.tokens, cutting.overlap, suffix, headings, document.text)
 
 
-def _cut(document: Document, cutting: Cutting) -> _Pieces:
+def _cut(document: Document, cutting: Cutting) -> _CutDocument:
     """Cut a document into passages, and those into words."""
     ranges: list[tuple[int, int, int]] = []
     hashes: list[int] = []
@@ -266,7 +276,7 @@ def _cut(document: Document, cutting: Cutting) -> _Pieces:
             if word not in hash_of:
                 hash_of[word] = _hash(word)
             hashes.append(hash_of[word])
-    return _Pieces(np.array(ranges, np.int32).tobytes(), np.array(hashes, np.uint64).tobytes())
+    return _CutDocument(np.array(ranges, np.int32).tobytes(), np.array(hashes, np.uint64).tobytes())
 
 
 def _hash(word: str) -> int:

@@ -10,7 +10,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.find import find
 from ngtcli.documents.load import Document, Loaded, load
-from ngtcli.documents.read import Documents
+from ngtcli.documents.read import DocumentReader
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError
 
@@ -32,7 +32,7 @@ class ServedFolder:
         self._paths = tuple(paths)
         self._settings = settings
         self._roots = [os.path.realpath(os.path.expanduser(path)) for path in paths]
-        self._files = Documents(settings, inside=True)
+        self._files = DocumentReader(settings, inside=True)
         self._lock = threading.Lock()
         self._stamps: object = None
         self._loaded = Loaded(())
@@ -51,7 +51,7 @@ class ServedFolder:
             paths = find(self._paths, self._settings, inside=True).files
             stamps = {path: stamp_of(path) for path in paths}
             if stamps != self._stamps:
-                loaded = load(self._paths, None, self._settings, files=self._files, inside=True)
+                loaded = load(self._paths, None, self._settings, reader=self._files, inside=True)
                 self._loaded = replace(loaded, documents=self._renamed(loaded.documents))
                 self._stamps = stamps
             if not self._loaded.documents:

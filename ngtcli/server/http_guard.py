@@ -1,8 +1,8 @@
 """Decide who may send requests over HTTP, by address, API key, and the headers of browsers.
 
 A page of another origin must not read local documents. Browsers send its origin with requests that
-could change something. If a site's own name stands for this machine (DNS rebinding), they send
-that name as Host. Both headers are checked, and no reply allows other origins.
+could change something. If a site makes its own name resolve to this machine (DNS rebinding), they
+send that name as Host. Both headers are checked, and no reply allows other origins.
 
 Nor may another user of this machine read the documents: without keys, the process at the other end
 must be this user's, where the system says whose it is.

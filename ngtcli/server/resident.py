@@ -235,7 +235,8 @@ class Resident:
     def _has_room(self, ticket: Ticket) -> bool:
         """Return whether the engine has room for a request.
 
-        If that cannot be determined, the request ends with the error, and is taken.
+        If that cannot be determined, the request ends with the error, and True takes it out of the
+        queue.
         """
         try:
             return self._submissions.has_room(ticket.submission)
@@ -244,10 +245,10 @@ class Resident:
             return True
 
     def _deliver(self, events: list[SubmissionEvent]) -> None:
-        for request, event in events:
-            ticket = self._tickets[request]
+        for submission, event in events:
+            ticket = self._tickets[submission]
             if isinstance(event, Ended | NgtError):
-                del self._tickets[request]
+                del self._tickets[submission]
             ticket.send(event)
 
     def _interrupt(self) -> None:

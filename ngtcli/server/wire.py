@@ -84,7 +84,7 @@ class Failed:
 _ERRORS: dict[str, type[NgtError]] = {
     kind.__name__: kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, NgtError) and kind is not errors.GrammarError
+    if isinstance(kind, type) and issubclass(kind, NgtError) and kind is not errors.MarkedError
 }
 _KINDS: dict[str, Any] = {
     kind.__name__: kind

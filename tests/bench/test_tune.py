@@ -33,7 +33,7 @@ from ngtcli.cli.notes import pointed
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.load import Document
 from ngtcli.engine.local import LocalSession
-from ngtcli.errors import GrammarError, InputError, UsageError
+from ngtcli.errors import InputError, MarkedError, UsageError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.prompts.preset import load_preset, preset_files
 from ngtcli.render.results import forms_of
@@ -92,7 +92,7 @@ def test_an_axis_is_parsed(text: str, values: tuple[Any, ...]) -> None:
     ],
 )
 def test_errors_of_a_sweep_have_a_caret(text: str, caret: str) -> None:
-    with pytest.raises(GrammarError) as raised:
+    with pytest.raises(MarkedError) as raised:
         parse_axis(text)
     assert " " * raised.value.place + "^" == caret
     assert raised.value.text == text
@@ -129,7 +129,7 @@ ALMOST_AXES = st.builds(
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         name, values = parse_axis(text)
-    except GrammarError as error:
+    except MarkedError as error:
         assert 0 <= error.place <= len(text)
         return
 
@@ -178,7 +178,7 @@ def test_axes_are_distinguished_from_files() -> None:
 
 
 def test_a_repeated_axis_is_refused() -> None:
-    with pytest.raises(GrammarError, match="twice"):
+    with pytest.raises(MarkedError, match="twice"):
         parse_sweep(["n=8", "num_draft=1", "n=9"])
 
 

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.documents.read import Documents
+from ngtcli.documents.read import DocumentReader
 from ngtcli.engine.batch import line_requests
 from ngtcli.engine.batch.line_requests import LineRequests
 from ngtcli.errors import ClosedPipeError, ModelError
@@ -402,7 +402,7 @@ def test_a_line_that_reads_the_output_is_refused(
 def test_few_readers_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     closed: list[str] = []
     monkeypatch.setattr(
-        Documents, "close", lambda files: closed.append(files._settings.reading.field)
+        DocumentReader, "close", lambda files: closed.append(files._settings.reading.field)
     )
     reader = LineRequests({}, None, str(tmp_path), None)
     for field in "abcdae":

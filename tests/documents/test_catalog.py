@@ -14,10 +14,10 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.documents import catalog
 from ngtcli.documents.catalog import FILES, TEXTS
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.load import load, survey
 from ngtcli.documents.parsers import FailedParser, Parsers
-from ngtcli.documents.read import Documents, Reader
+from ngtcli.documents.read import DocumentReader, BoundedReader
 from ngtcli.errors import InputError
 from ngtcli.system import store
 from tests import document_files
@@ -33,7 +33,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows by the name of each file that is opened, and of each format that is parsed."""
     names: list[str] = []
     extract = Parsers.extract
-    read_file = Reader.read
+    read_file = BoundedReader.read
 
     def recording_extract(self, form, source):
         names.append(form.name)
@@ -44,7 +44,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return read_file(self, source, *arguments)
 
     monkeypatch.setattr(Parsers, "extract", recording_extract)
-    monkeypatch.setattr(Reader, "read", recording_read)
+    monkeypatch.setattr(BoundedReader, "read", recording_read)
     return names
 
 
@@ -207,11 +207,11 @@ def test_the_limit_of_text_applies_to_each_load(folder: Path) -> None:
     paths = [str(folder / name) for name in ("long.txt", "more.txt")]
     for path in paths:
         Path(path).write_text("tide " * 150_000)  # 0.75 MB
-    with closing(Documents(settings)) as files:
+    with closing(DocumentReader(settings)) as files:
         for path in (*paths, *paths):
-            load([path], settings=settings, files=files)
+            load([path], settings=settings, reader=files)
         with pytest.raises(InputError, match="more than 1 MB of text in total"):
-            load(paths, settings=settings, files=files)
+            load(paths, settings=settings, reader=files)
 
 
 def test_only_texts_above_a_lowered_limit_are_skipped(folder: Path) -> None:
@@ -229,7 +229,7 @@ def test_texts_that_are_read_ahead_are_limited(
     """The first parser waits until no other file is parsed; each text is as large as the limit."""
     parsed: list[int] = []
 
-    def extract(self: Parsers, form: object, source: Source) -> Extracted:
+    def extract(self: Parsers, form: object, source: ParserInput) -> Extracted:
         number = int(source.data)
         if number == 0:
             count = -1
@@ -242,9 +242,9 @@ def test_texts_that_are_read_ahead_are_limited(
     monkeypatch.setattr(Parsers, "extract", extract)
     for number in range(40):
         (tmp_path / f"{number:02}.json").write_text(str(number))
-    with closing(Documents(Settings.of(max_mb=1))) as files:
+    with closing(DocumentReader(Settings.of(max_mb=1))) as files:
         with pytest.raises(InputError, match="more than 1 MB of text in total"):
-            load([str(tmp_path)], settings=Settings.of(max_mb=1), files=files)
+            load([str(tmp_path)], settings=Settings.of(max_mb=1), reader=files)
         assert len(parsed) <= 2 + 2 * files._parsers.size
 
 
@@ -271,12 +271,12 @@ def test_a_failed_parser_is_tried_again_after_a_day_or_when_the_cache_is_cleared
     folder: Path, crashes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same process goes on, as a server does."""
-    files = Documents(Settings())
+    files = DocumentReader(Settings())
 
     def reason() -> str:
         (csv,) = [
             skipped
-            for skipped in load([str(folder)], files=files).skipped
+            for skipped in load([str(folder)], reader=files).skipped
             if skipped.name.endswith(".csv")
         ]
         return csv.reason

@@ -5,14 +5,14 @@ import pytest
 
 pytest.importorskip("lxml")
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.formats.docx import parse
 from tests.document_files import unzipped, zipped
 from tests.office_files import docx, item, level, numbering, paragraph, xml
 
 
 def read(body: str, parts: dict[str, str | bytes] | None = None, **more) -> Extracted:
-    return parse(Source(data=docx(body, parts, **more), suffix=".docx", max_bytes=10_000_000))
+    return parse(ParserInput(data=docx(body, parts, **more), suffix=".docx", max_bytes=10_000_000))
 
 
 def text_of(body: str, parts: dict[str, str | bytes] | None = None, **more) -> str:
@@ -402,7 +402,7 @@ def test_parts_may_be_named_as_on_windows() -> None:
     members = unzipped(docx(item("a"), {"numbering.xml": numbering(CLAUSES)}))
     renamed = {name.replace("/", "\\"): data for name, data in members.items()}
     data = zipped(renamed)
-    assert parse(Source(data=data, suffix=".docx", max_bytes=10_000_000)).text == "1. a"
+    assert parse(ParserInput(data=data, suffix=".docx", max_bytes=10_000_000)).text == "1. a"
 
 
 POINTS = (

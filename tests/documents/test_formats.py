@@ -9,7 +9,7 @@ import pytest
 
 from ngtcli.config import SettingError, Settings
 from ngtcli.documents import parsers
-from ngtcli.documents.content import Extracted, Section, Source, Writer, markdown
+from ngtcli.documents.content import Extracted, ParserInput, Section, Writer, markdown
 from ngtcli.documents.formats import HEAD, SUFFIXES, format_of, suffix_of
 from ngtcli.documents.load import load
 from ngtcli.documents.text import Unreadable
@@ -63,7 +63,7 @@ def read(data: bytes, suffix: str, max_bytes: int = 10_000_000, field: str = "")
     """Parse a file in this process."""
     form = format_of(suffix, data[:HEAD])
     assert form is not None
-    return parse(form.name, Source(data=data, suffix=suffix, max_bytes=max_bytes, field=field))
+    return parse(form.name, ParserInput(data=data, suffix=suffix, max_bytes=max_bytes, field=field))
 
 
 @pytest.mark.parametrize("name", WITH_TEXT)

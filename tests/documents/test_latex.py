@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.text import Unreadable
 from ngtcli.documents.worker import parse
 
@@ -19,7 +19,7 @@ def read(source: str, body: bool = True) -> Extracted:
     """What is read of a document with this body, or of this source."""
     begin, end = r"\documentclass{article}\begin{document}", r"\end{document}"
     text = f"{begin}\n{source}\n{end}" if body else source
-    return parse("latex", Source(data=text.encode(), suffix=".tex", max_bytes=10_000_000))
+    return parse("latex", ParserInput(data=text.encode(), suffix=".tex", max_bytes=10_000_000))
 
 
 PRINTED = {
@@ -110,7 +110,9 @@ def test_included_files_and_drawings_are_told() -> None:
 
 def test_the_encoding_that_a_file_declares_is_its_own() -> None:
     source = r"\usepackage[cp1251]{inputenc}\begin{document}Съешь же ещё булок\end{document}"
-    found = parse("latex", Source(data=source.encode("cp1251"), suffix=".tex", max_bytes=10**6))
+    found = parse(
+        "latex", ParserInput(data=source.encode("cp1251"), suffix=".tex", max_bytes=10**6)
+    )
     assert found.text == "Съешь же ещё булок" and not found.about.warnings
 
 

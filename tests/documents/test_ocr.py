@@ -19,7 +19,7 @@ from ngtcli.cli.reading import report_skipped
 from ngtcli.config import Settings
 from ngtcli.documents import find
 from ngtcli.documents import read as reading
-from ngtcli.documents.content import About, Extracted, Section, Source
+from ngtcli.documents.content import About, Extracted, Section, ParserInput
 from ngtcli.documents.formats.pdf_page import Line
 from ngtcli.documents.load import Document, Row, load
 from ngtcli.documents.parsers import Parsers
@@ -56,7 +56,7 @@ def encode(image: "Image.Image", format: str = "PNG", **options: object) -> byte
 
 
 def read(data: bytes, format: str = "picture", ocr: str = "auto", **options: Any) -> Extracted:
-    source = Source(data=data, suffix="", max_bytes=10**7, ocr=ocr, **options)
+    source = ParserInput(data=data, suffix="", max_bytes=10**7, ocr=ocr, **options)
     return parse(format, source)
 
 
@@ -172,7 +172,7 @@ def test_tables_are_read_by_rows() -> None:
 WATCHED_OCR = """
 import sys
 from pathlib import Path
-from ngtcli.documents.content import Source
+from ngtcli.documents.content import ParserInput
 from ngtcli.documents.load import load
 from ngtcli.documents.worker import parse
 
@@ -191,7 +191,7 @@ def report_writing_and_network(event, arguments):
 
 sys.addaudithook(report_writing_and_network)
 data = Path(sys.argv[1]).read_bytes()
-print(document.text, parse("picture", Source(data=data, suffix=".png", max_bytes=10**7)).text)
+print(document.text, parse("picture", ParserInput(data=data, suffix=".png", max_bytes=10**7)).text)
 """
 
 
@@ -208,9 +208,9 @@ def test_ocr_runs_in_another_process_and_needs_no_network_or_writing(tmp_path: P
 def test_recognized_text_is_cached_for_the_same_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parsed: list[Source] = []
+    parsed: list[ParserInput] = []
 
-    def extract(self: Parsers, form: object, source: Source) -> Extracted:
+    def extract(self: Parsers, form: object, source: ParserInput) -> Extracted:
         parsed.append(source)
         return Extracted("Invoice 1001", About(recognized=(1,)))
 
@@ -300,7 +300,7 @@ def test_pages_are_counted_while_they_are_recognized(
 ) -> None:
     statuses: Queue[str] = Queue()
 
-    def extract(self: Parsers, form: object, source: Source) -> Extracted:
+    def extract(self: Parsers, form: object, source: ParserInput) -> Extracted:
         source.on_page()
         source.on_page()
         while statuses.get(timeout=60) != "Reading the documents: 0 of 1, 2 pages by OCR …":

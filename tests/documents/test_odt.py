@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("lxml")
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.formats.odt import parse
 from tests.document_files import zipped
 
@@ -45,7 +45,9 @@ def document(
 
 
 def read(body: str, styles: str = "", **more) -> Extracted:
-    return parse(Source(data=document(body, styles, **more), suffix=".odt", max_bytes=10_000_000))
+    return parse(
+        ParserInput(data=document(body, styles, **more), suffix=".odt", max_bytes=10_000_000)
+    )
 
 
 def text_of(body: str, styles: str = "", **more) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.formats.archives import parse_zip
 from ngtcli.documents.load import load
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("kept_workers")
 
 def read(data: bytes, max_bytes: int = 10_000_000) -> Extracted:
     """An archive's text, read in this process."""
-    return parse_zip(Source(data=data, suffix="", max_bytes=max_bytes))
+    return parse_zip(ParserInput(data=data, suffix="", max_bytes=max_bytes))
 
 
 def replaced(data: bytes, name: str, old: bytes, new: bytes) -> bytes:

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 from ngtcli.documents import parsers, worker
-from ngtcli.documents.content import About, Extracted, Section, Source
+from ngtcli.documents.content import About, Extracted, ParserInput, Section
 from ngtcli.documents.formats import FORMATS, PICTURE, Format
 from ngtcli.documents.load import load
 from ngtcli.documents.parsers import FailedParser, Parsers
@@ -43,8 +43,8 @@ DOCX, EPUB, JSON = (
 )
 
 
-def source(data: bytes, suffix: str = ".json", max_bytes: int = 10_000_000) -> Source:
-    return Source(data=data, suffix=suffix, max_bytes=max_bytes)
+def source(data: bytes, suffix: str = ".json", max_bytes: int = 10_000_000) -> ParserInput:
+    return ParserInput(data=data, suffix=suffix, max_bytes=max_bytes)
 
 
 @pytest.fixture
@@ -473,13 +473,13 @@ def test_parsers_beside_ngt_are_loaded_wherever_it_is_installed(tmp_path: Path) 
 def test_workers_load_neither_torch_nor_numpy() -> None:
     code = (
         "import contextlib, sys\nfrom ngtcli.documents import worker\n"
-        "from ngtcli.documents.content import Source\n"
+        "from ngtcli.documents.content import ParserInput\n"
         "from ngtcli.documents.formats import format_of, suffix_of\n"
         "from tests.document_files import FILES\n"
         "for name, make in FILES.items():\n"
         "    data, suffix = make(), suffix_of(name)\n"
         "    with contextlib.suppress(Exception):\n"
-        "        source = Source(data=data, suffix=suffix, max_bytes=10**8)\n"
+        "        source = ParserInput(data=data, suffix=suffix, max_bytes=10**8)\n"
         "        worker.parse(format_of(suffix, data[:1024]).name, source)\n"
         "print({'torch', 'numba', 'transformers', 'yaml', 'typer'} & set(sys.modules))\n"
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from reportlab.pdfgen.canvas import Canvas
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.formats.pdf_layout import without_running_lines
 from ngtcli.documents.formats.pdf_page import Line
 from ngtcli.documents.text import Unreadable
@@ -18,7 +18,7 @@ SIDE = 800  # points of the pages that are drawn here
 
 
 def read(data: bytes) -> Extracted:
-    return parse("pdf", Source(data=data, suffix=".pdf", max_bytes=10_000_000))
+    return parse("pdf", ParserInput(data=data, suffix=".pdf", max_bytes=10_000_000))
 
 
 def lines_of(lines: list[str]) -> Callable[[Canvas], None]:

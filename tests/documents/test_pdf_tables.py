@@ -15,7 +15,7 @@ from reportlab.lib.styles import getSampleStyleSheet
 from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Paragraph, SimpleDocTemplate, Table, TableStyle
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.formats.pdf_page import Gap, Line, Rule
 from ngtcli.documents.formats.pdf_tables import Table as ParsedTable
 from ngtcli.documents.formats.pdf_tables import with_tables
@@ -34,7 +34,7 @@ TABLE_TEXT = "\n".join(" | ".join(row) for row in ROWS).rstrip()
 
 
 def read(data: bytes) -> Extracted:
-    return parse("pdf", Source(data=data, suffix=".pdf", max_bytes=10_000_000))
+    return parse("pdf", ParserInput(data=data, suffix=".pdf", max_bytes=10_000_000))
 
 
 def parse_drawing(draw: Callable[[Canvas], None]) -> str:

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("lxml")
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.formats.pptx import parse
 from tests.document_files import zipped
 from tests.office_files import CONTENT_TYPES, relations, xml
@@ -86,7 +86,7 @@ def pptx(*slides: str, master: str = "", layout: str = "", targets=None, parts=N
 
 
 def read(*slides: str, **more) -> Extracted:
-    return parse(Source(data=pptx(*slides, **more), suffix=".pptx", max_bytes=10_000_000))
+    return parse(ParserInput(data=pptx(*slides, **more), suffix=".pptx", max_bytes=10_000_000))
 
 
 def text_of(*slides: str, **more) -> str:

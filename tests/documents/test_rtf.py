@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("lxml")
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.formats.rtf import parse
 from ngtcli.documents.text import Unreadable
 
@@ -20,7 +20,7 @@ FONTS = (
 
 def read(body: str) -> Extracted:
     data = rf"{{\rtf1\ansi\ansicpg1252\deff0{FONTS}{body}}}".encode("latin-1")
-    return parse(Source(data=data, suffix=".rtf", max_bytes=10_000_000))
+    return parse(ParserInput(data=data, suffix=".rtf", max_bytes=10_000_000))
 
 
 def text_of(body: str) -> str:
@@ -180,7 +180,7 @@ def test_damaged_files_are_read_as_far_as_they_go(body: str) -> None:
 
 def test_other_formats_and_endless_nesting_are_refused() -> None:
     with pytest.raises(Unreadable, match="not RTF"):
-        parse(Source(data=b"text", suffix=".rtf", max_bytes=1000))
+        parse(ParserInput(data=b"text", suffix=".rtf", max_bytes=1000))
     with pytest.raises(Unreadable, match="nested too deep"):
         read("{" * 20_000)
 

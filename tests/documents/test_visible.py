@@ -5,14 +5,14 @@ import pytest
 pytest.importorskip("lxml")
 pytest.importorskip("trafilatura")
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.formats.html import parse
 from ngtcli.documents.formats.xml import parse as parse_xml
 
 
 def page(body: str, head: str = "") -> Extracted:
     text = f"<!doctype html><html><head><meta charset=utf-8>{head}</head><body>{body}</body></html>"
-    return parse(Source(data=text.encode(), suffix=".html", max_bytes=10_000_000))
+    return parse(ParserInput(data=text.encode(), suffix=".html", max_bytes=10_000_000))
 
 
 def text_of(body: str, head: str = "") -> str:
@@ -271,7 +271,7 @@ def test_equations_with_a_prefix_and_those_of_xml_are_read() -> None:
     assert text_of(f"<p>Area <m:math>{inside}</m:math>.</p>") == "Area r^2."
     space = 'xmlns:m="http://www.w3.org/1998/Math/MathML"'
     article = f"<article {space}><p>Area <m:math>{inside}</m:math>.</p></article>"
-    source = Source(data=article.encode(), suffix=".xml", max_bytes=10_000)
+    source = ParserInput(data=article.encode(), suffix=".xml", max_bytes=10_000)
     assert parse_xml(source).text == "Area r^2."
 
 

@@ -14,7 +14,7 @@ from openpyxl.chart import BarChart
 from openpyxl.comments import Comment
 from openpyxl.utils.datetime import CALENDAR_MAC_1904
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.formats.xlsx import parse
 from tests.document_files import unzipped, zipped
 from tests.office_files import relations, xml
@@ -23,7 +23,7 @@ MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 
 
 def read(data: bytes) -> Extracted:
-    return parse(Source(data=data, suffix=".xlsx", max_bytes=10_000_000))
+    return parse(ParserInput(data=data, suffix=".xlsx", max_bytes=10_000_000))
 
 
 def saved(book: Any) -> bytes:

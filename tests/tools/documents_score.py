@@ -20,7 +20,7 @@ import pypdfium2 as pdfium
 from rapidfuzz import fuzz
 from rapidfuzz.distance import Indel
 
-from ngtcli.documents.content import Source
+from ngtcli.documents.content import ParserInput
 from ngtcli.documents.formats import format_of
 from ngtcli.documents.text import Unreadable
 from ngtcli.documents.worker import parse
@@ -124,7 +124,9 @@ def ours(path: Path) -> str:
     form = format_of(path.suffix, data[:1024])
     assert form is not None, path
     try:
-        return parse(form.name, Source(data=data, suffix=path.suffix, max_bytes=_MAX_BYTES)).text
+        return parse(
+            form.name, ParserInput(data=data, suffix=path.suffix, max_bytes=_MAX_BYTES)
+        ).text
     except Unreadable:
         return ""
 

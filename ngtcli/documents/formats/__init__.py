@@ -1,14 +1,15 @@
 """Supported formats, by suffix and first bytes. Imports no parser.
 
-Each format but plain text has an entry in FORMATS, and a function `parse` in the module of this
-package that has its name. Parsers run only in a worker process (`documents/worker.py`).
+Each format except plain text has an entry in FORMATS. Its parser is the function `parse` in the
+module of this package that has its name, or the function that `parsed_by` names. Parsers run only
+in a worker process (`documents/worker.py`).
 """
 
 import os
 from dataclasses import dataclass
 from importlib import import_module
 
-from ngtcli.documents.content import Extracted, Parse, Source
+from ngtcli.documents.content import Extracted, Parse, ParserInput
 
 GZIP = ".gz"
 OLE = b"\xd0\xcf\x11\xe0"  # the first bytes of old and of encrypted office files
@@ -115,7 +116,7 @@ _FORMATS_WITH_MARKS = [f for f in FORMATS if f.marks]
 _FORMAT_OF_SUFFIX = {suffix: f for f in FORMATS for suffix in f.suffixes}
 
 
-def parse(file_format: Format, source: Source) -> Extracted:
+def parse(file_format: Format, source: ParserInput) -> Extracted:
     """Parse a file. The format of a zip archive is detected from the files in it.
 
     Raises Unreadable, ImportError for a missing package, or any other exception for a broken file.

@@ -6,7 +6,7 @@ import re
 import zipfile
 from dataclasses import replace
 
-from ngtcli.documents.content import About, Extracted, Source
+from ngtcli.documents.content import About, Extracted, ParserInput
 from ngtcli.documents.formats import FORMATS, GZ, GZIP, HEAD, format_of, parse
 from ngtcli.documents.text import Unreadable, decode_with_warnings
 
@@ -15,7 +15,7 @@ _TRANSITIONAL = rb"http://schemas.openxmlformats.org/\1/2006/"
 _RELATIONS = "_rels/.rels"  # of Office files
 
 
-def parse_zip(source: Source) -> Extracted:
+def parse_zip(source: ParserInput) -> Extracted:
     """Read an archive that is a document; its suffix counts if no member tells the format.
 
     Raises:
@@ -32,7 +32,7 @@ def parse_zip(source: Source) -> Extracted:
     return form.parser()(source)
 
 
-def _to_transitional(source: Source, archive: zipfile.ZipFile) -> Source:
+def _to_transitional(source: ParserInput, archive: zipfile.ZipFile) -> ParserInput:
     """Rewrite an Office file from the strict form of its standard to the usual one."""
     rewritten = io.BytesIO()
     with zipfile.ZipFile(rewritten, "w", zipfile.ZIP_DEFLATED) as transitional:
@@ -41,14 +41,14 @@ def _to_transitional(source: Source, archive: zipfile.ZipFile) -> Source:
     return replace(source, data=rewritten.getvalue())
 
 
-def open_archive(source: Source) -> zipfile.ZipFile:
+def open_archive(source: ParserInput) -> zipfile.ZipFile:
     """Open an archive. Raises Unreadable if it unpacks to more than `source.max_bytes`."""
     archive = zipfile.ZipFile(io.BytesIO(source.data))
     _check_size(sum(member.file_size for member in archive.infolist()), source)
     return archive
 
 
-def parse_gzip(source: Source) -> Extracted:
+def parse_gzip(source: ParserInput) -> Extracted:
     """Read the file that is packed. Raises Unreadable if it is not read, or too large."""
     data = _unpack(source)
     _check_size(len(data), source)
@@ -62,7 +62,7 @@ def parse_gzip(source: Source) -> Extracted:
     return parse(inner, replace(source, data=data, suffix=suffix))
 
 
-def _unpack(source: Source) -> bytes:
+def _unpack(source: ParserInput) -> bytes:
     """Unpack a gzip file up to one byte over the limit; as in gzip, what follows it is ignored."""
     file = gzip.GzipFile(fileobj=io.BytesIO(source.data))
     chunks = list[bytes]()
@@ -80,7 +80,7 @@ def _unpack(source: Source) -> bytes:
     return b"".join(chunks)
 
 
-def _check_size(size: int, source: Source) -> None:
+def _check_size(size: int, source: ParserInput) -> None:
     if size > source.max_bytes:
         raise Unreadable(
             f"it unpacks to more than {source.max_bytes / 1e6:g} MB",

@@ -15,7 +15,7 @@ from lxml import etree
 
 from ngtcli.documents.content import (
     Extracted,
-    Source,
+    ParserInput,
     Writer,
     comment_line,
     hidden_text_warning,
@@ -97,7 +97,7 @@ _WINGDINGS = {
 }
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """The text as Word shows it."""
     document = _Document(Package.open(source).main("word/document.xml"), source)
     body = document.body()
@@ -186,7 +186,7 @@ class _Styles:
 class _Document:
     """A document with the parts that say how its text is shown."""
 
-    def __init__(self, part: Part, source: Source, chunk_depth: int = 0) -> None:
+    def __init__(self, part: Part, source: ParserInput, chunk_depth: int = 0) -> None:
         """Open a document.
 
         Args:
@@ -528,7 +528,7 @@ class _Document:
             elif data.startswith(b"{\\rtf"):
                 from ngtcli.documents.formats import rtf
 
-                source = Source(data=data, suffix=".rtf", max_bytes=self._source.max_bytes)
+                source = ParserInput(data=data, suffix=".rtf", max_bytes=self._source.max_bytes)
                 _add_paragraphs(chunk, rtf.parse(source).text)
             else:
                 self._insert_page_or_text(chunk, data, suffix)
@@ -536,7 +536,7 @@ class _Document:
             self._embedded_objects += 1
 
     def _insert_document(self, chunk: Any, data: bytes) -> None:
-        source = Source(data=data, suffix=".docx", max_bytes=self._source.max_bytes)
+        source = ParserInput(data=data, suffix=".docx", max_bytes=self._source.max_bytes)
         part = Package.open(source).main("word/document.xml")
         inner = _Document(part, source, self._chunk_depth + 1)
         chunk.append(inner.body())

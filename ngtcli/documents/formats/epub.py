@@ -8,7 +8,7 @@ from zipfile import BadZipFile, ZipFile
 
 from lxml.etree import LxmlError
 
-from ngtcli.documents.content import Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, ParserInput, Writer
 from ngtcli.documents.formats.archives import open_archive
 from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
 from ngtcli.documents.formats.visible import keep_visible
@@ -28,7 +28,7 @@ _CHAPTER_ERRORS = (
 )
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """Read all chapters; those that are broken are counted in a warning.
 
     Raises:

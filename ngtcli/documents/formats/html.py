@@ -7,7 +7,7 @@ from typing import Any
 import trafilatura
 from lxml import html
 
-from ngtcli.documents.content import Extracted, Source, Writer, hidden_text_warning
+from ngtcli.documents.content import Extracted, ParserInput, Writer, hidden_text_warning
 from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
 from ngtcli.documents.formats.visible import STANDS_FOR, keep_visible
 
@@ -30,7 +30,7 @@ class _Page:
     hidden_words: int
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """Read the article of a page with its headings, without navigation and the like."""
     markup, warnings = decode_page(source.data, source.encoding)
     tree = tree_of(markup)

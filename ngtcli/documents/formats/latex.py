@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ngtcli.documents.content import Extracted, Source, Writer, row_of
+from ngtcli.documents.content import Extracted, ParserInput, Writer, row_of
 from ngtcli.documents.formats import latex_macros as macros
 from ngtcli.documents.text import Unreadable, decode_with_warnings
 
@@ -139,7 +139,7 @@ class _Table:
         self.row = []
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """Return the text of a file. Files that it includes are named, not read. Raises Unreadable."""
     declared = _INPUT_ENCODING.search(source.data)
     encoding = declared[1].decode() if declared else ""

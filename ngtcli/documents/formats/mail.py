@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from email import message_from_bytes, policy
 from typing import Any
 
-from ngtcli.documents.content import Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, ParserInput, Writer
 from ngtcli.documents.text import Unreadable, decode_with_warnings
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
@@ -25,7 +25,7 @@ _WIDE_SAMPLE = 200  # bytes among which UTF-16 has zeros (guess)
 _MAX_NAMES = 200  # characters of the names in a warning
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """Read an e-mail. Raises Unreadable."""
     writer = Writer()
     mail = _Mail(source)
@@ -34,7 +34,7 @@ def parse(source: Source) -> Extracted:
     return writer.extracted("eml", mail.warnings())
 
 
-def parse_mbox(source: Source) -> Extracted:
+def parse_mbox(source: ParserInput) -> Extracted:
     """Read the messages of a mailbox, one after another. Raises Unreadable."""
     writer = Writer()
     mail = _Mail(source)
@@ -51,7 +51,7 @@ def parse_mbox(source: Source) -> Extracted:
 class _Mail:
     """Writes messages, and collects the names of attachments."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ParserInput) -> None:
         self._encoding = source.encoding
         self._attachments: list[str] = []
 

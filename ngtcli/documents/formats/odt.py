@@ -16,7 +16,7 @@ from lxml import etree
 
 from ngtcli.documents.content import (
     Extracted,
-    Source,
+    ParserInput,
     Writer,
     comment_line,
     hidden_cells_warning,
@@ -86,7 +86,7 @@ _MAX_STYLE_DEPTH = 20  # styles on which one is based; they may be based on each
 _CENTIMETRES = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72, "pc": 2.54 / 6, "px": 2.54 / 96}
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """The text of a document; hidden sheets and slides are left out. Raises Unreadable."""
     archive = open_archive(source)
     if b"encryption-data" in archive.read("META-INF/manifest.xml"):

@@ -14,7 +14,7 @@ from zipfile import BadZipFile, ZipFile
 
 from lxml import etree
 
-from ngtcli.documents.content import Source
+from ngtcli.documents.content import ParserInput
 from ngtcli.documents.formats.archives import open_archive
 from ngtcli.documents.formats.markup import parse_xml
 
@@ -38,7 +38,7 @@ class Package:
         self._parts: dict[str, Part] = {}
 
     @classmethod
-    def open(cls, source: Source) -> "Package":
+    def open(cls, source: ParserInput) -> "Package":
         """Open the package in a file. Raises Unreadable if it unpacks to too much."""
         return cls(open_archive(source))
 

@@ -8,7 +8,14 @@ from difflib import SequenceMatcher
 
 import pypdfium2 as pdfium
 
-from ngtcli.documents.content import INSTALL, MAX_OCR_PAGES, Extracted, Source, Writer, pages_named
+from ngtcli.documents.content import (
+    INSTALL,
+    MAX_OCR_PAGES,
+    Extracted,
+    ParserInput,
+    Writer,
+    pages_named,
+)
 from ngtcli.documents.formats.pdf_layout import Joiner, join_pages, without_running_lines
 from ngtcli.documents.formats.pdf_page import (
     UNKNOWN,
@@ -40,7 +47,7 @@ _MIN_SIMILARITY = 0.8  # of a line of text and the same line as OCR reads it, 0 
 _MEANINGLESS_SHARE = 0.005  # share of a page's characters that is worth a warning (guess)
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """Read the text of all pages. Raises Unreadable for encrypted, scanned and broken files."""
     document, is_secret = _open(source)
     document.init_forms()
@@ -100,7 +107,7 @@ def parse(source: Source) -> Extracted:
 
 
 def _recognize(
-    document: pdfium.PdfDocument, numbers: Sequence[int], source: Source
+    document: pdfium.PdfDocument, numbers: Sequence[int], source: ParserInput
 ) -> tuple[dict[int, list[Line]], str]:
     """Read pages by OCR.
 
@@ -190,7 +197,7 @@ def _warnings(
     return tuple(warnings)
 
 
-def _open(source: Source) -> tuple[pdfium.PdfDocument, bool]:
+def _open(source: ParserInput) -> tuple[pdfium.PdfDocument, bool]:
     """Open the document; return whether it needed the password. Raises Unreadable."""
     for password in (None, source.password or None):
         try:

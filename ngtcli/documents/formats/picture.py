@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from PIL import Image, ImageOps, ImageSequence
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.formats import pdf
 from ngtcli.documents.formats.ocr import MAX_SIDE, check_sides
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """Read the text of all pages by OCR. Raises Unreadable if there is none."""
     scan = io.BytesIO()
     with Image.open(io.BytesIO(source.data)) as image:

@@ -11,7 +11,14 @@ from typing import Any
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer, comment_line, row_of, unknown_signs
+from ngtcli.documents.content import (
+    Extracted,
+    ParserInput,
+    Writer,
+    comment_line,
+    row_of,
+    unknown_signs,
+)
 from ngtcli.documents.formats.drawing import DRAWN, SEEN, A, Box, by_place, drawn_text
 from ngtcli.documents.formats.equations import EQUATION, equation
 from ngtcli.documents.formats.markup import lines_of
@@ -49,7 +56,7 @@ _AUTO_NUMBER = re.compile(
 _NUMBER_PATTERNS = {"ParenR": "{})", "ParenBoth": "({})", "Plain": "{}", "Minus": "{} -"}
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """The text as PowerPoint shows it; hidden slides are left out."""
     presentation = Package.open(source).main("ppt/presentation.xml")
     authors = _comment_authors(presentation)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.content import About, Extracted, ParserInput, Writer
 from ngtcli.documents.text import Unreadable, decode_with_warnings
 
 _SAMPLE_CHARACTERS = 1 << 16  # in which the delimiter is looked for (guess)
@@ -20,7 +20,7 @@ _DECLARED_DELIMITER = re.compile(r"sep=(.)\n", re.IGNORECASE)  # as Excel writes
 _BLANK = re.compile(r"\s*")
 
 
-def parse_json(source: Source) -> Extracted:
+def parse_json(source: ParserInput) -> Extracted:
     """Read the texts under the key `source.field` at any depth; without a key, the whole file.
 
     A file may have several values one after the other, as JSON lines have.
@@ -83,7 +83,7 @@ def _texts(value: Any, field: str) -> Iterator[str]:
             yield str(node)
 
 
-def parse_table(source: Source) -> Extracted:
+def parse_table(source: ParserInput) -> Extracted:
     """Read a table, a line for each row; with `source.field`, that column alone.
 
     Raises:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from ngtcli.documents.content import (
     Extracted,
-    Source,
+    ParserInput,
     Writer,
     comment_line,
     hidden_text_warning,
@@ -104,7 +104,7 @@ _EDGE_TOLERANCE = 60  # twips by which edges of one column may differ (guess)
 _MAX_DEPTH = 10_000  # groups within groups (guess)
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """The text of a document. Raises Unreadable."""
     if not source.data.lstrip(b"\xef\xbb\xbf \r\n").startswith(b"{\\rtf"):
         raise Unreadable("not RTF", "Name it .txt to have it read as text.")

@@ -13,7 +13,13 @@ from typing import Any
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer, comment_line, hidden_cells_warning
+from ngtcli.documents.content import (
+    Extracted,
+    ParserInput,
+    Writer,
+    comment_line,
+    hidden_cells_warning,
+)
 from ngtcli.documents.formats.drawing import DRAWN, SEEN, A, drawn_text
 from ngtcli.documents.formats.number_format import (
     BUILT_IN,
@@ -44,7 +50,7 @@ _CELL_NAME = re.compile(r"([A-Za-z]{1,3})(\d{1,7})")
 _SCRIPTS = {"superscript": "sup", "subscript": "sub"}
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """Return the text of all visible sheets."""
     book = _Book(Package.open(source).main("xl/workbook.xml"))
     writer = Writer()

@@ -6,7 +6,7 @@ from typing import Any
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, ParserInput, Writer
 from ngtcli.documents.formats.equations import MATHML, mathml
 from ngtcli.documents.formats.markup import decode_page, is_blank, parse_xml, write_tree
 
@@ -41,7 +41,7 @@ _EXPONENT = re.compile(r"[-+−–]?\d+(?:[.,/]\d+)?")
 _MAX_CHILDREN = 9  # of an element whose text is compared with the one after it, to bound the work
 
 
-def parse(source: Source) -> Extracted:
+def parse(source: ParserInput) -> Extracted:
     """Read the text of all elements. Raises etree.XMLSyntaxError."""
     markup, warnings = decode_page(source.data, source.encoding)
     markup = _DECLARATION.sub("", markup)

@@ -9,7 +9,7 @@ from ngtcli.config import ReadingSettings, Settings
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.find import WRITTEN, find
 from ngtcli.documents.load import Loaded, load
-from ngtcli.documents.read import Documents
+from ngtcli.documents.read import DocumentReader
 from ngtcli.engine.batch.input import InputLine
 from ngtcli.engine.batch.journal import Record
 from ngtcli.engine.batch.lines import BatchLine, below
@@ -41,7 +41,7 @@ class LineRequests:
         self._preset_name = preset_name
         self._folder = folder
         self._output = output
-        self._open: dict[ReadingSettings, Documents] = {}  # readers
+        self._open: dict[ReadingSettings, DocumentReader] = {}  # readers
         self._hashes: dict[int, tuple[str, str]] = {}  # hashes of files and of their texts, by line
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
@@ -133,7 +133,7 @@ class LineRequests:
             paths,
             settings=settings,
             written=written_with(self._output),
-            files=self._reader(settings),
+            reader=self._reader(settings),
         )
         for skipped in loaded.skipped:
             if skipped.reason == WRITTEN:
@@ -155,13 +155,13 @@ class LineRequests:
             return ""
         return key_of(*stamps)
 
-    def _reader(self, settings: Settings) -> Documents:
+    def _reader(self, settings: Settings) -> DocumentReader:
         """Return the reader for these settings; a few readers stay open."""
         reading = settings.reading
         if reading not in self._open:
             if len(self._open) == _READERS:
                 self.close()
-            self._open[reading] = Documents(settings)
+            self._open[reading] = DocumentReader(settings)
         return self._open[reading]
 
     def _of_vllm(self, task: str, settings: Settings) -> Settings:

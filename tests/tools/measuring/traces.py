@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from ngtcli.bench.prompts import read_rows
 from ngtcli.config import Settings
-from ngtcli.documents.read import Reader
+from ngtcli.documents.read import BoundedReader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.engine.batch.lines import Id, converted, json_object
 from ngtcli.errors import InputError
@@ -251,7 +251,7 @@ def read_traces(folder: Path, max_mb: int | None = None) -> TraceSet:
 
     Raises InputError.
     """
-    reader = Reader(max_mb or Settings().reading.max_mb)
+    reader = BoundedReader(max_mb or Settings().reading.max_mb)
     path = folder / _HEAD
     if not os.path.isfile(path):  # unlike Path.is_file it allows a name that is too long
         raise InputError(
