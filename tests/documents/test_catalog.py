@@ -17,7 +17,7 @@ from ngtcli.documents.catalog import FILES, TEXTS
 from ngtcli.documents.content import Extracted, ParserInput
 from ngtcli.documents.load import load, survey
 from ngtcli.documents.parsers import FailedParser, Parsers
-from ngtcli.documents.read import DocumentReader, BoundedReader
+from ngtcli.documents.read import BoundedReader, DocumentReader
 from ngtcli.errors import InputError
 from ngtcli.system import store
 from tests import document_files
