@@ -19,7 +19,7 @@ from ngtcli.cli.reading import report_skipped
 from ngtcli.config import Settings
 from ngtcli.documents import find
 from ngtcli.documents import read as reading
-from ngtcli.documents.content import About, Extracted, Section, ParserInput
+from ngtcli.documents.content import About, Extracted, ParserInput, Section
 from ngtcli.documents.formats.pdf_page import Line
 from ngtcli.documents.load import Document, Row, load
 from ngtcli.documents.parsers import Parsers
