@@ -187,6 +187,7 @@ def test_a_line_without_the_heads_of_its_method_fails_alone(tmp_path: Path) -> N
     assert "medusa" in failed["error"]["message"]
     assert answered["text"]
     assert b"one at a time" not in process.stderr
+    assert b"one after another" not in process.stderr
 
 
 # --- heads that attend to positions read before ---

@@ -1,4 +1,4 @@
-"""What --dtype or --quantize costs against float32: `python -m tests.tools.quality`."""
+"""Measure the cost in quality of --dtype or --quantize: `python -m tests.tools.quality`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,58 +29,66 @@ from tests.tools.measuring.flags import (
 from tests.tools.measuring.tables import forms_of
 
 _MODULE = "tests.tools.quality"
-_SCORED = typer.Argument(help="Texts to score; default: the examples.")
+_FilesArgument = typer.Argument(help="Texts to score; default: the examples.")
+_TasksOption = prompt_option(help="Only these tasks, separated by commas.")
+_LimitOption = prompt_option(min=1, help="Maximum number of prompts per task.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class QualityFlags(PageFlags):
-    """What is on the command line, unread."""
+    """The flags of the command line, not checked yet."""
 
-    docs: ClassVar[None] = None  # no questions are asked of texts
+    docs: ClassVar[None] = None  # no questions are asked about texts
 
-    files: Annotated[list[str] | None, _SCORED] = None
+    files: Annotated[list[str] | None, _FilesArgument] = None
     prompts: Annotated[Path | None, LINES] = None
-    tasks: Annotated[str | None, prompt_option(help="Only these tasks, separated by commas.")] = (
-        None
-    )
-    limit: Annotated[
-        int | None, prompt_option(min=1, help="Maximum number of prompts per task.")
-    ] = None
+    tasks: Annotated[str | None, _TasksOption] = None
+    limit: Annotated[int | None, _LimitOption] = None
 
 
 @command("quality", settings=settings_in(OF_MODEL))
-def quality(flags: SettingFlags, given: QualityFlags) -> None:
+def quality(setting_flags: SettingFlags, flags: QualityFlags) -> None:
     """Measure what --dtype or --quantize costs against float32."""
-    run = Run.begin(given, flags)
-    given.check()
-    settings, notes = run.settings, run.notes
-    if settings.model.quantize == "none" and settings.model.dtype in ("auto", "float32"):
-        what = "this compares with float32, and nothing else is asked for"
-        raise UsageError(what, hint="Give --dtype bfloat16, --dtype float16 or --quantize int8.")
-    if given.files and (given.tasks or given.limit):
+    run = Run.begin(flags, setting_flags)
+    flags.check()
+    is_float32 = run.settings.model.dtype in ("auto", "float32")
+    if run.settings.model.quantize == "none" and is_float32:
+        raise UsageError(
+            "this compares with float32, and nothing else is asked for",
+            hint="Give --dtype bfloat16, --dtype float16 or --quantize int8.",
+        )
+    if flags.files and (flags.tasks or flags.limit):
         raise UsageError("--tasks and --limit choose prompts", hint="Leave them out, or the files.")
-    settings = settings.replace(method="none")
+    settings = run.settings.replace(method="none")
     check_session(settings)
-    prompts: Any = given  # all that read_items reads of flags
-    chosen, skipped = read_items(run, prompts)
-    items = [item for item in chosen if item.answers]
-    texts: Sequence[Document] = () if given.prompts else example_texts().documents
-    if given.files:
-        texts = [item.documents[0] for item in chosen]
-    if given.prompts and not items:
-        what = f"{given.prompts}: no prompt has a reference answer"
-        hint = "Give some, as in manual/measuring.md, or texts in place of prompts."
-        raise InputError(what, hint=hint)
-    notes.status(f"Loading {settings.model.model} …")
-    from tests.tools.measuring.precision import compare  # it loads torch
+
+    item_flags: Any = flags  # it has the fields that read_items reads
+    read, skipped = read_items(run, item_flags)
+    items = [item for item in read if item.answers]
+    if flags.prompts and not items:
+        raise InputError(
+            f"{flags.prompts}: no prompt has a reference answer",
+            hint="Give some, as in manual/measuring.md, or texts in place of prompts.",
+        )
+    texts: Sequence[Document]
+    if flags.prompts:
+        texts = ()
+    elif flags.files:
+        texts = [item.documents[0] for item in read]
+    else:
+        texts = example_texts().documents
+
+    run.notes.status(f"Loading {settings.model.model} …")
+    from tests.tools.measuring.precision import compare  # lazy: it loads torch
 
     process.unwind_on_interrupt()
-    preset = run.preset if given.preset else None
-    with reporting_to(EachWarningOnce(notes)):
-        made = compare(settings, texts, items, preset)
-    notes.clear()
-    put_out(forms_of(with_invocation(replace(made, skipped=skipped), _MODULE)), given)
-    report_end(run, made.notes)
+    preset = run.preset if flags.preset else None
+    with reporting_to(EachWarningOnce(run.notes)):
+        result = compare(settings, texts, items, preset)
+    run.notes.clear()
+    result = with_invocation(replace(result, skipped=skipped), _MODULE)
+    put_out(forms_of(result), flags)
+    report_end(run, result.notes)
 
 
 if __name__ == "__main__":
