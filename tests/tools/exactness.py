@@ -1,10 +1,12 @@
-"""How often exact drafts change tokens: `python -m tests.tools.exactness`.
+"""Count how often exact drafts change tokens: `python -m tests.tools.exactness`.
 
-Each model answers prompts plainly, every other one sampled, and again by drafts of `auto`, of the
-trie, and of random trees in which the plain answer often continues, all held against that one plain
-answer. Then prompts are answered together, drafted and not exactly, and held against plain answers
-of their own. A model is loaded once a form. The models are the built-in one, checkpoints that are
-named, and small random ones of several families, whose scores are nearly tied everywhere.
+Each model answers prompts by plain decoding, every second one with sampling. It answers them again
+with drafts of `auto`, of the trie, and of random trees that often contain the plain answer; all of
+these are compared with the plain answer. Then several prompts are answered in a batch, with drafts
+and without exact decoding, and compared with plain answers of their own.
+
+A model is loaded once for each kind of weights. The models are the built-in one, named checkpoints,
+and small random ones of several families, whose logits are nearly tied everywhere.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from tests.support.batches import decode_batch
 from tests.support.families import family
 from tests.support.rounding import Guessing
 
-# Above the values of tests/support/families.py: sizes at which products are summed in parts.
+# These replace the sizes of tests/support/families.py: matmuls of these sizes sum in parts.
 _SIZES = {
     "vocab_size": 8192,
     "max_position_embeddings": 2048,
@@ -47,25 +49,26 @@ FAMILIES = (
     "llama qwen2 qwen3 gemma2 gemma3_text mistral phi3 olmo2 mixtral qwen3_moe gpt_oss stablelm"
     " granite gpt_neox gpt2"
 ).split()
-FORMS = {  # --dtype and --quantize
+WEIGHTS = {  # --dtype and --quantize
     "float32": ("float32", "none"),
     "bfloat16": ("bfloat16", "none"),
     "float16": ("float16", "none"),
     "int8": ("float32", "int8"),
     "int8-bfloat16": ("bfloat16", "int8"),
 }
-DRAFTS = 16, 48  # nodes
-TOGETHER, IN_ALL = 4, 8  # texts in a pass, and one after another
+NUM_DRAFTS = (16, 48)  # maximum numbers of draft nodes
+BATCH_SIZE = 4
+BATCHED_PROMPTS = 8  # prompts that are answered in batches
 
 
 def save_random(name: str, folder: Path) -> str:
-    """A small model of a family with its usual random weights, as a checkpoint in bfloat16."""
-    own, kinds = family(name), transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    """Save a small model of a family with random weights in bfloat16; return the folder's path."""
+    description = family(name)
+    fields = {key: _SIZES.get(key, value) for key, value in description.values.items()}
+    config_classes = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    config = config_classes[description.kind](**fields)
     torch.manual_seed(0)
-    values = {key: _SIZES.get(key, value) for key, value in own.values.items()}
-    hf = transformers.AutoModelForCausalLM.from_config(
-        kinds[own.kind](**values), dtype=torch.bfloat16
-    )
+    hf = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     hf.generation_config = transformers.GenerationConfig()
     hf.save_pretrained(folder)
     for file in ("tokenizer.json", "tokenizer_config.json"):
@@ -73,82 +76,105 @@ def save_random(name: str, folder: Path) -> str:
     return str(folder)
 
 
-def counted(truth: Sequence[int], run: DecodedSequence) -> Counter[str]:
-    """What one run adds, whose ids are to be those of plain decoding."""
-    steps = run.statistics.steps
+def counts_of(run: DecodedSequence, expected: Sequence[int]) -> Counter[str]:
+    """The counts of one run, which should have the tokens of plain decoding."""
     return Counter(
-        runs=1, different=run.token_ids != list(truth), tokens=len(run.token_ids), steps=steps
+        runs=1,
+        different=int(run.token_ids != list(expected)),
+        tokens=len(run.token_ids),
+        steps=run.statistics.steps,
     )
 
 
 def compare(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counter[str]]:
-    """Each answer with drafts beside the plain one in passes of the same shape.
+    """Compare answers with drafts to the plain one in passes of the same shape.
 
-    Raises ModelError where the model cannot be exact.
+    Raises ModelError if the model cannot be exact.
     """
-    sampled = session.with_settings(session.settings.replace(temperature=1.0))
-    for at, prompt in enumerate(prompts):
-        own = sampled if at % 2 else session
-        for most in DRAFTS:
-            plain = AnswerOptions("none", most, to_the_end=True)
-            truth = own.generate(prompt, plain).token_ids
-            guessing = [Guessing(truth, seed) for seed in range(2 + at % 2 * 2)]
-            ways = [replace(plain, method="trie", drafter=one) for one in guessing]
-            # Of what is sampled these two guess next to nothing.
-            ways += [replace(plain, method=one) for one in ("auto", "trie") if not at % 2]
-            for options in ways:
-                run = own.generate(prompt, options)
-                yield counted(truth, run)
+    sampling_session = session.with_settings(session.settings.replace(temperature=1.0))
+    for number, prompt in enumerate(prompts):
+        is_sampled = number % 2 == 1
+        answering = sampling_session if is_sampled else session
+        for num_draft in NUM_DRAFTS:
+            plain = AnswerOptions("none", num_draft, to_the_end=True)
+            expected = answering.generate(prompt, plain).token_ids
+            all_options = []
+            for seed in range(4 if is_sampled else 2):
+                drafter = Guessing(expected, seed)
+                all_options.append(replace(plain, method="trie", drafter=drafter))
+            if not is_sampled:  # of a sampled answer these methods guess next to nothing
+                all_options.append(replace(plain, method="auto"))
+                all_options.append(replace(plain, method="trie"))
+            for options in all_options:
+                yield counts_of(answering.generate(prompt, options), expected)
 
 
-def compare_together(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counter[str]]:
-    """Each answer of several texts in a pass beside its plain one, none of them exact."""
-    own = session.with_settings(session.settings.replace(exact="off"))
-    limits = [own.start(prompt, AnswerOptions(to_the_end=True)).limits for prompt in prompts]
-    texts, drafters = [prompt.ids for prompt in prompts], own.batch_drafting()
-    done = decode_batch(own.model, texts, drafters, TOGETHER, own.settings, limits.__getitem__)
-    for prompt, sequence in zip(prompts, done, strict=True):
-        truth = own.generate(prompt, AnswerOptions("none", to_the_end=True)).token_ids
-        yield counted(truth, sequence)
+def compare_batched(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counter[str]]:
+    """Compare answers that are decoded in batches to plain ones; none of them is exact."""
+    inexact = session.with_settings(session.settings.replace(exact="off"))
+    limits = [inexact.start(prompt, AnswerOptions(to_the_end=True)).limits for prompt in prompts]
+    sequences = decode_batch(
+        inexact.model,
+        [prompt.ids for prompt in prompts],
+        inexact.batch_drafting(),
+        BATCH_SIZE,
+        inexact.settings,
+        limits.__getitem__,
+    )
+    for prompt, sequence in zip(prompts, sequences, strict=True):
+        plain = inexact.generate(prompt, AnswerOptions("none", to_the_end=True))
+        yield counts_of(sequence, plain.token_ids)
 
 
-def check(settings: Settings, count: int) -> tuple[Counter[str], Counter[str]]:
-    """What is found of a model, exact and together. Raises ModelError where it cannot be exact."""
-    parts = [Document(d.name, part) for d in example_texts().documents for part in passages(d)]
+def check(settings: Settings, prompt_count: int) -> tuple[Counter[str], Counter[str]]:
+    """The counts of a model: of exact decoding, of `prompt_count` prompts, and of batches.
+
+    Raises ModelError if the model cannot be exact.
+    """
+    parts = []
+    for document in example_texts().documents:
+        parts += [Document(document.name, passage) for passage in passages(document)]
     session = LocalSession(settings, persist=False)
-    prompts = build_prompts(session, file_items(parts[:IN_ALL], ()), None)
-    exact = sum(compare(session, prompts[:count]), Counter())
-    return exact, sum(compare_together(session, prompts), Counter())
+    prompts = build_prompts(session, file_items(parts[:BATCHED_PROMPTS], ()), None)
+    exact = sum(compare(session, prompts[:prompt_count]), Counter())
+    batched = sum(compare_batched(session, prompts), Counter())
+    return exact, batched
 
 
-def row(name: str, weights: str, counts: Sequence[Counter[str]], began: float) -> None:
-    """Print a row, with the seconds of the processor since it `began`."""
+def print_row(name: str, weights: str, all_counts: Sequence[Counter[str]], seconds: float) -> None:
+    """Print a row of the table; `seconds` are processor time."""
     cells = [name, weights]
-    for one in counts:
-        length = one["tokens"] / max(1, one["steps"])
-        cells += [str(one["tokens"]), f"{one['different']} of {one['runs']}", f"{length:.2f}"]
-    print("|", " | ".join([*cells, f"{time.process_time() - began:.0f}"]), "|", flush=True)
+    for counts in all_counts:
+        acceptance_length = counts["tokens"] / max(1, counts["steps"])
+        cells.append(str(counts["tokens"]))
+        cells.append(f"{counts['different']} of {counts['runs']}")
+        cells.append(f"{acceptance_length:.2f}")
+    cells.append(f"{seconds:.0f}")
+    print("|", " | ".join(cells), "|", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Check each model in each form; print a table in Markdown, and the sums of each form."""
+    """Check each model with each kind of weights; print a table in Markdown, and the sums."""
     parser = argparse.ArgumentParser(description="Count the tokens that exact drafts change.")
     add = parser.add_argument
     add("--models", nargs="+", default=["builtin", *FAMILIES], help="folders, builtin, families")
-    add("--weights", nargs="+", default=list(FORMS), choices=list(FORMS))
+    add("--weights", nargs="+", default=list(WEIGHTS), choices=list(WEIGHTS))
     add("--answer", type=int, default=100, help="tokens of an answer")
-    add("--prompts", type=int, default=2, help=f"{IN_ALL} at most")
+    add("--prompts", type=int, default=2, help=f"{BATCHED_PROMPTS} at most")
     args = parser.parse_args(arguments)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    headings = "tokens | runs that differ | acceptance"
+    print(f"| model | weights | exact: {headings} | together: {headings} | s |")
+    print(f"{'|---' * 9}|")
     sums = {weights: (Counter[str](), Counter[str]()) for weights in args.weights}
-    what = "tokens | runs that differ | acceptance"
-    print(f"| model | weights | exact: {what} | together: {what} | s |\n{'|---' * 9}|")
+    started = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         for name in args.models:
             path = save_random(name, Path(folder) / name) if name in FAMILIES else name
             for weights in args.weights:
-                began, (dtype, quantize) = time.process_time(), FORMS[weights]
+                model_started = time.process_time()
+                dtype, quantize = WEIGHTS[weights]
                 settings = Settings.of(
                     model=path,
                     dtype=dtype,
@@ -159,15 +185,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     learn_output=True,  # random models quote no document
                 )
                 try:
-                    counts = check(settings, args.prompts)
+                    all_counts = check(settings, args.prompts)
                 except NgtError as error:
                     print(f"| {name} | {weights} | {error} |", flush=True)
                     continue
-                row(name, weights, counts, began)
-                for total, one in zip(sums[weights], counts, strict=True):
-                    total.update(one)
-    for weights, counts in sums.items():
-        row("all", weights, counts, 0.0)
+                print_row(name, weights, all_counts, time.process_time() - model_started)
+                for total, counts in zip(sums[weights], all_counts, strict=True):
+                    total.update(counts)
+    for weights, totals in sums.items():
+        print_row("all", weights, totals, time.process_time() - started)
 
 
 if __name__ == "__main__":
