@@ -54,7 +54,7 @@ def test_a_schema_is_that_of_its_file(name: str, tmp_path: Path, answer: dict[st
 
 def test_an_absolute_path_is_a_schema_file(tmp_path: Path, answer: dict[str, Any]) -> None:
     (tmp_path / "fields").write_text("who\nyear int?\nproof quote\n")
-    done = ngt(*ASK, "--schema", tmp_path / "fields")
+    done = ngt(*ASK, "--schema", str(tmp_path / "fields"))
     assert json.loads(done.stdout) == answer
 
 
@@ -65,7 +65,7 @@ def test_a_single_word_is_a_field_even_if_a_file_has_its_name(tmp_path: Path) ->
 
 
 def test_an_answer_may_have_several_items(tmp_path: Path) -> None:
-    done = ngt(*ASK, "--schema-multi", "year int", "-o", tmp_path / "out.json")
+    done = ngt(*ASK, "--schema-multi", "year int", "-o", str(tmp_path / "out.json"))
     assert done.returncode == 0
     items = json.loads((tmp_path / "out.json").read_text())["items"]
     assert all(list(item) == ["year"] for item in items)
@@ -101,8 +101,8 @@ def test_a_truncated_answer_is_an_error_and_is_not_printed(tmp_path: Path) -> No
 
 
 def test_a_truncated_answer_is_not_written(tmp_path: Path) -> None:
-    assert ngt(*TRUNCATED, "-o", tmp_path / "a.json").returncode == 1
-    assert ngt(*TRUNCATED, "--html", tmp_path / "a.html").returncode == 1
+    assert ngt(*TRUNCATED, "-o", str(tmp_path / "a.json")).returncode == 1
+    assert ngt(*TRUNCATED, "--html", str(tmp_path / "a.html")).returncode == 1
     assert not list(tmp_path.glob("a.*"))
 
 
