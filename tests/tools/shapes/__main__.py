@@ -1,8 +1,8 @@
-"""A recording replayed with real passes of a model's shape: `python -m tests.tools.shapes FOLDER`.
+"""Replay a recording with forward passes of a model's shape: `python -m tests.tools.shapes FOLDER`.
 
-The weights are random, the recording says what is accepted, `auto` learns what passes really cost,
-and times are measured, prefill apart; on a CPU in float32 unless --dtype says otherwise. --shape
-takes one of the names here or a config.json.
+The weights are random and the recording decides what is accepted. `auto` learns the real costs of
+forward passes, and times are measured without prefill. On a CPU the dtype is float32 unless --dtype
+names another. --shape takes one of the names in this folder or a config.json.
 """
 
 import argparse
@@ -25,34 +25,40 @@ from tests.tools.shapes.model import shape_names
 from tests.tools.shapes.replay import ShapeResult, run_shape
 
 _METHODS = "none,prompt-lookup,suffix:max_spec_factor=64,trie,auto"
-_SHOWN = ("speedup", "mean_acceptance_length", "tokens_per_s", "step_ms", "draft_ms")
-_OF_SETTINGS = ("dtype", "quantize", "device", "threads")
+_FIGURES = ("speedup", "mean_acceptance_length", "tokens_per_s", "step_ms", "draft_ms")
+_SETTINGS = ("dtype", "quantize", "device", "threads")
 
 
-def table(found: ShapeResult) -> Table:
-    """The chief figures of every row."""
-    rows = [
-        [row.method, str(row.num_draft or ""), row.task]
-        + [f"{value:.2f}" if (value := getattr(row, name)) is not None else "–" for name in _SHOWN]
-        for row in found.rows
-    ]
-    named = [Column("method", left=True), Column("drafts"), Column("task", left=True)]
-    return Table(found.label, [*named, *map(Column, _SHOWN)], rows)
+def table(result: ShapeResult) -> Table:
+    """Make a table of the main figures of each row."""
+    columns = [Column("method", left=True), Column("drafts"), Column("task", left=True)]
+    columns += map(Column, _FIGURES)
+    rows = []
+    for row in result.rows:
+        cells = [row.method, str(row.num_draft or ""), row.task]
+        for figure in _FIGURES:
+            value = getattr(row, figure)
+            cells.append("–" if value is None else f"{value:.2f}")
+        rows.append(cells)
+    return Table(result.label, columns, rows)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Measure; print a table in Markdown, or JSON."""
+def _names(text: str) -> list[str]:
+    """Split names that are separated by commas."""
+    return [name for name in text.split(",") if name]
 
-    def names(text: str) -> list[str]:
-        return [part for part in text.split(",") if part]
 
-    parser = argparse.ArgumentParser(description="Replay a recording by a model's shape.")
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure; print a Markdown table or JSON."""
+    parser = argparse.ArgumentParser(
+        description="Replay a recording with forward passes of a model's shape."
+    )
     add = parser.add_argument
-    add("folder", type=Path, help="a recording, as of python -m tests.tools.record")
+    add("folder", type=Path, help="a recording made by python -m tests.tools.record")
     add("--shape", required=True, help=f"{', '.join(shape_names())}, or a config.json")
-    add("--methods", type=names, default=names(_METHODS))
-    add("--tasks", type=names, default=[])
-    add("--limit", type=int, help="most questions of a task")
+    add("--methods", type=_names, default=_names(_METHODS))
+    add("--tasks", type=_names, default=[])
+    add("--limit", type=int, help="maximum number of questions per task")
     add(
         "--num-draft",
         default="32",
@@ -62,29 +68,30 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--fresh", action="store_true", help="forget at each prompt what was learned")
     add("--no-background", action="store_true")
     add("--json", action="store_true")
-    for name in _OF_SETTINGS:
+    for name in _SETTINGS:
         default = Settings().get(name)
         add(f"--{name}", default=default, type=type(default))
-    args = parser.parse_args(words)
-    settings = Settings().replace(**{name: getattr(args, name) for name in _OF_SETTINGS})
-    settings = settings.replace(background="none") if args.no_background else settings
+    args = parser.parse_args(arguments)
+    settings = Settings().replace(**{name: getattr(args, name) for name in _SETTINGS})
+    if args.no_background:
+        settings = settings.replace(background="none")
     options = ReplayOptions(
         methods=args.methods,
-        num_drafts=[int(k) for k in names(args.num_draft)],
+        num_drafts=[int(number) for number in _names(args.num_draft)],
         tasks=args.tasks,
         limit=args.limit,
         rounds=args.rounds,
         fresh=args.fresh,
     )
     try:
-        say = partial(print, file=sys.stderr)
-        found = run_shape(args.folder, args.shape, options, settings, say)
+        progress = partial(print, file=sys.stderr)
+        result = run_shape(args.folder, args.shape, options, settings, progress)
     except NgtError as error:
         sys.exit(f"{error}. {error.hint}")
     date = datetime.now().astimezone().isoformat(timespec="seconds")
-    about = Invocation(command=command_line(), date=date, versions=versions())
-    found = replace(found, invocation=about)
-    print(dump_json(found) if args.json else to_markdown([table(found)]))
+    invocation = Invocation(command=command_line(), date=date, versions=versions())
+    result = replace(result, invocation=invocation)
+    print(dump_json(result) if args.json else to_markdown([table(result)]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A model of a given shape with random weights: passes cost what those of the real one cost.
+"""Models of a given shape with random weights: their passes cost as much as those of the real ones.
 
-The weights are uniform with a standard deviation of 0.02, norms are 1 and biases 0, so that scores
-stay finite in every dtype. A mixture of experts routes at random, so nearly every row of a pass
-takes other experts. What such a model says means nothing: a recording decides that.
+The weights are uniform with a standard deviation of 0.02, norms are 1 and biases 0, so that logits
+stay finite in every dtype. A mixture of experts routes at random, so that nearly every token of a
+forward pass takes other experts. The tokens of such a model mean nothing: a recording gives them.
 """
 
 import json
@@ -34,34 +34,35 @@ from ngtcli.system.reporting import reporting_to
 from tests.support.recording_reporter import CallsOf, Notify
 
 SEED = 0
-_HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02
+_HALF_WIDTH = 0.02 * 3**0.5  # Of a uniform distribution with a standard deviation of 0.02.
 _GB = 1e9
 SHAPES = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`values` are those of config.json; among them stands the `model_type`."""
+    """The configuration of a model. `values` are those of config.json, with the `model_type`."""
 
     name: str
     values: dict[str, Any]
 
 
 def shape_names() -> list[str]:
-    """The shapes that are here: configurations without weights, their `dtype` the published one."""
+    """Return the names of the shapes in this folder. Their `dtype` is the published one."""
     return sorted(path.stem for path in SHAPES.glob("*.json"))
 
 
 def find_shape(name: str) -> Shape:
-    """The shape of that name, or the one in a file, or in the config.json of a folder."""
+    """Read the shape of that name, in that file, or in the config.json of that folder."""
     path = SHAPES / f"{name}.json" if name in shape_names() else Path(name)
-    path = path / "config.json" if path.is_dir() else path
-    own = path.parent.name if path.name == "config.json" else path.stem
-    return Shape(own, json.loads(path.read_text(encoding="utf-8")))
+    if path.is_dir():
+        path = path / "config.json"
+    shape_name = path.parent.name if path.name == "config.json" else path.stem
+    return Shape(shape_name, json.loads(path.read_text(encoding="utf-8")))
 
 
 class _NoText:
-    """The tokenizer of a model whose text nobody reads: every id is the empty text."""
+    """The tokenizer of a model whose text nobody reads: each id is the empty text."""
 
     eos_token_id = None
     chat_template = None
@@ -76,7 +77,7 @@ class _NoText:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be built, and what it takes; nothing is allocated yet."""
+    """A model that will be built, and the memory that it needs. Nothing is allocated yet."""
 
     shape: Shape
     config: Any
@@ -85,12 +86,12 @@ class Plan:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of floats, and between layers of integers."""
+        """The dtype of the weights, or of the activations if the weights are integers."""
         return self.format.dtype  # type: ignore[no-any-return]
 
     @cached_property
     def empty(self) -> Any:
-        """The model without memory for its weights."""
+        """The model on the meta device, without memory for its weights."""
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(deepcopy(self.config), dtype=self.dtype)
 
@@ -105,45 +106,53 @@ class Plan:
         return sum(p.nbytes for p in self.empty.parameters())
 
     def cache_bytes(self, tokens: int) -> int:
-        """Bytes of keys and values of `tokens` in all layers."""
+        """Return the bytes of the keys and values of `tokens` tokens in all layers."""
         numbers = cache_numbers(self.config)
         return 0 if numbers is None else numbers.of_capacity(tokens) * self.dtype.itemsize
 
 
 def plan(shape: Shape, settings: Settings) -> Plan:
-    """The plan of a model, with the settings' device and dtype.
+    """Plan a model with the settings' device and dtype.
 
-    "auto" is float32 on a CPU and the configuration's dtype, or else bfloat16, elsewhere.
+    "auto" is float32 on a CPU. Elsewhere it is the configuration's dtype, or else bfloat16.
     """
     logging.set_verbosity_error()
     device = pick_device(settings.model.device)
-    values = {k: v for k, v in shape.values.items() if k not in ("model_type", "auto_map")}
-    config = AutoConfig.for_model(shape.values["model_type"], **values)
-    own = torch.float32 if device == "cpu" else config.dtype or torch.bfloat16
-    dtype = own if settings.model.dtype == "auto" else getattr(torch, settings.model.dtype)
+    values = dict(shape.values)
+    model_type = values.pop("model_type")
+    values.pop("auto_map", None)
+    config = AutoConfig.for_model(model_type, **values)
+    if settings.model.dtype != "auto":
+        dtype = getattr(torch, settings.model.dtype)
+    elif device == "cpu":
+        dtype = torch.float32
+    else:
+        dtype = config.dtype or torch.bfloat16
     kernel = int8_kernel(device) if settings.model.quantize == "int8" else None
     packed = device == "cpu" and settings.model.packed
     return Plan(shape, config, device, WeightFormat(dtype, packed, 8 if kernel else 0, kernel))
 
 
 def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
-    """Raise ModelError where so many copies of the weights and a cache of `tokens` do not fit."""
+    """Raise ModelError if the copies of the weights and a cache of `tokens` do not fit."""
     needed = int(SPARE * copies * plan.weight_bytes) + plan.cache_bytes(tokens)
     free = free_memory(plan.device)
     if free is not None and needed > free:
-        smaller = "" if plan.dtype.itemsize < 4 else ", or --dtype bfloat16"
+        hint = "Choose a smaller shape"
+        if plan.dtype.itemsize >= 4:
+            hint += ", or --dtype bfloat16"
         if plan.device == "cpu" and not plan.format.bits:
-            smaller += ", or --quantize int8"
+            hint += ", or --quantize int8"
         raise ModelError(
             f"{plan.shape.name}: {plan.parameters / _GB:.1f} billion parameters in"
             f" {name_of(plan.dtype)} take {needed / _GB:.1f} GB, and {free / _GB:.1f} GB are"
             f" free on this {plan.device}",
-            hint=f"Choose a smaller shape{smaller}.",
+            hint=f"{hint}.",
         )
 
 
 def make_hf(plan: Plan) -> Any:
-    """The `transformers` model with random weights, the same at each call on one device."""
+    """Make the `transformers` model with random weights: on one device always the same."""
     with torch.device(plan.device), no_init_weights():
         hf = AutoModelForCausalLM.from_config(deepcopy(plan.config), dtype=plan.dtype)
     hf.tie_weights()
@@ -166,10 +175,10 @@ def make_hf(plan: Plan) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A model of a shape: `model` as the decoding loop takes it, `stock` as `transformers` has it.
+    """A model of a shape.
 
-    No token ends an answer of it. `stock` has layers and attention as they are unprepared; it is
-    None where it is not wanted.
+    `model` is prepared for the decoding loop; no token ends its answers. `stock` has the same
+    weights in the unchanged layers of `transformers`, for comparison, if it was asked for.
     """
 
     plan: Plan
@@ -178,13 +187,17 @@ class Built:
 
 
 def build(planned: Plan, settings: Settings, progress: Notify, stock: bool) -> Built:
-    """Make the model, prepared as `load_model` and a session prepare one."""
+    """Make the model and prepare it as `load_model` and a session do.
+
+    With `stock` the result also has the unprepared model.
+    """
     progress(f"Making a model of shape {planned.shape.name} …")
-    begin = time.perf_counter()
+    started = time.perf_counter()
     hf = make_hf(planned)
-    other = _shared(hf) if stock else None
+    stock_model = _with_shared_weights(hf) if stock else None
     if planned.format.bits:
-        progress(summary(hf, time.perf_counter() - begin)[1])
+        _, message = summary(hf, time.perf_counter() - started)
+        progress(message)
     origin = Origin(f"random, seed {SEED}")
     with reporting_to(CallsOf(status=progress, warn=progress)):
         if planned.format.packed and not planned.format.bits:
@@ -193,16 +206,18 @@ def build(planned: Plan, settings: Settings, progress: Notify, stock: bool) -> B
         model.end_ids = frozenset()
         if settings.model.capture:
             model.passes.switch_on(model.device)
-    return Built(planned, model, other)
+    return Built(planned, model, stock_model)
 
 
 def copies(device: str, settings: Settings, stock: bool) -> int:
-    """How many times `build` holds the weights: packed ones are no longer shared."""
-    packs = device == "cpu" and settings.model.packed and settings.model.quantize == "none"
-    return 2 if stock and packs else 1
+    """Return how many copies of the weights `build` makes: packed ones cannot be shared."""
+    is_packed = device == "cpu" and settings.model.packed and settings.model.quantize == "none"
+    return 2 if stock and is_packed else 1
 
 
-def _shared(hf: Any) -> Any:
-    """Another model of the same weights, which are not copied."""
-    own = (value for m in hf.modules() for value in vars(m).values() if isinstance(value, Tensor))
-    return deepcopy(hf, {id(t): t for t in (*hf.parameters(), *hf.buffers(), *own)})
+def _with_shared_weights(hf: Any) -> Any:
+    """Copy a model without its tensors, which both share."""
+    tensors = [*hf.parameters(), *hf.buffers()]
+    for module in hf.modules():  # some modules keep tensors in plain attributes
+        tensors += [value for value in vars(module).values() if isinstance(value, Tensor)]
+    return deepcopy(hf, {id(tensor): tensor for tensor in tensors})

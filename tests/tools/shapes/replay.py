@@ -1,6 +1,6 @@
-"""A recording answered with real passes by a model of some shape, whose weights are random.
+"""Replay a recording with real forward passes of a model with random weights.
 
-Which drafts are accepted, the recording decides; what each step costs is measured in the decoding
+The recording decides which drafts are accepted. The cost of each step is measured in the decoding
 loop.
 """
 
@@ -41,42 +41,45 @@ from tests.tools.measuring.results import TaskRow, rows_by_task
 from tests.tools.measuring.traces import Trace, TraceSet
 from tests.tools.shapes.model import Built, build, check_memory, find_shape, plan
 
-_WARM = 4  # tokens of the first answer that every contestant decodes untimed; guess
-_END = -1  # what follows the last recorded token: no draft has it
+# Tokens of the first answer that each method decodes before anything is timed. Guess.
+_WARM_UP_TOKENS = 4
+_END = -1  # Follows the last recorded token. No draft has it.
 _GREEDY = Settings()
-SPARE = 256  # places of the cache for draft nodes and padding, after the longest answer; guess
+# KV positions for draft nodes and padding, after the longest answer. Guess.
+SPARE = 256
 
 
 class PromptCache:
-    """The model's cache with a prompt in it, read once for all who answer it in turn.
+    """Prefills a prompt once for all methods that answer it in turn.
 
-    `seconds` are those of the readings, by question.
+    `seconds` are the times of the prefills, by trace id.
     """
 
     def __init__(self, model: TargetModel) -> None:
         self.model = model
         self.seconds: dict[str, list[float]] = {}
-        self._read: tuple[str, tuple[int, ...]] | None = None
+        self._prefilled: tuple[str, tuple[int, ...]] | None = None
 
     def put(self, trace: Trace) -> None:
-        """See that the cache holds all but the last id of the trace's prompt, and no more."""
-        model, ids = self.model, trace.prompt_ids
-        if self._read != (trace.id, ids):
+        """Make the KV cache hold exactly the trace's prompt without its last id."""
+        model = self.model
+        ids = trace.prompt_ids
+        if self._prefilled != (trace.id, ids):
             model.start(len(ids) + trace.room + SPARE)
             model.finish_device_work()
-            clock = time.perf_counter()
+            started = time.perf_counter()
             model.prefill(ids[:-1])
             model.finish_device_work()
-            self.seconds.setdefault(trace.id, []).append(time.perf_counter() - clock)
-            self._read = (trace.id, ids)
+            self.seconds.setdefault(trace.id, []).append(time.perf_counter() - started)
+            self._prefilled = (trace.id, ids)
         model.truncate(len(ids) - 1)
-        if not model.verifies_trees:  # it cannot go back: the next one reads the prompt again
-            self._read = None
+        if not model.verifies_trees:  # its states cannot go back: prefill again for the next method
+            self._prefilled = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeRow(TaskRow):
-    """A cell over the prompts of one task; seconds are of decoding alone."""
+    """The figures of a cell over the prompts of one task; times are of decoding alone."""
 
     undrafted_share: float | None = column(lambda g: ratio(g.sum_of("undrafted"), g.steps))
     tokens_per_s: float | None = column(Group.tokens_per_s)
@@ -88,19 +91,22 @@ class ShapeRow(TaskRow):
 
 
 def _draft_ms(group: Group) -> float | None:
-    """Milliseconds of a pass that are spent drafting; None where that cannot be told."""
-    drafts = [g.split_s["draft"] for g in group.last if g.split_s is not None]
-    whole = len(drafts) == len(group.last) and group.steps
-    return round(sum(drafts) * 1e3 / group.steps, 4) if whole else None
+    """Return the milliseconds of drafting per step; None if an answer does not have them."""
+    times = []
+    for answer in group.last:
+        if answer.split_s is None:
+            return None
+        times.append(answer.split_s["draft"])
+    return round(sum(times) * 1e3 / group.steps, 4) if group.steps else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeResult:
-    """A replay with real passes of a model of the shape `shape`, whose weights are random.
+    """A replay with real forward passes of a model of the shape `shape` with random weights.
 
-    By question: `prompt_tokens`, and `prefill_s`, the seconds to read them once. `cost_s` are the
-    seconds of a pass that were measured first, by its rows, for each length of context. `passes`
-    says how passes were captured.
+    `prompt_tokens` and `prefill_s` (the fastest prefill) are by question. `cost_s` are the seconds
+    of a forward pass by its tokens, for each context length, as measured for the methods that ask
+    for them. `passes` says how forward passes were captured.
     """
 
     kind: Literal["shape"] = "shape"
@@ -127,21 +133,22 @@ class ShapeResult:
     @property
     @json_property(after="kind")
     def label(self) -> str:
-        """What stands with every figure."""
+        """The description that accompanies all figures."""
         return f"random weights of shape {self.shape}; tokens from the recording"
 
 
 class ShapeSource(Replay):
-    """A source over a recording, with real passes of a model of some shape.
+    """A source of recorded answers that runs real forward passes.
 
-    The cost of passes is measured when a method first asks for it, which empties the model's cache.
+    Their cost is measured when a method first asks for it, which empties the model's cache.
     """
 
     def __init__(
         self, traces: TraceSet, built: Built, settings: Settings, progress: Notify
     ) -> None:
         super().__init__(traces, progress)
-        self.model, self.cache = built.model, PromptCache(built.model)
+        self.model = built.model
+        self.cache = PromptCache(built.model)
         with reporting_to(CallsOf(status=progress, warn=progress)):
             pass_costs = PassCosts(built.model, False)
         self._load = partial(pass_costs.load, settings.drafting.calibrate)
@@ -149,13 +156,14 @@ class ShapeSource(Replay):
 
     @property
     def costs(self) -> Costs | None:
-        """Measured once."""
+        """The costs of forward passes, measured once; each method gets a copy."""
         self.measured = self.measured or self._load()
         return deepcopy(self.measured)
 
     def begin(self, cell: Cell, split: bool = False) -> Answering[Trace]:
-        """As `Source.begin`."""
-        drafter, model = self.method(cell).build(), self.model
+        """Begin a cell as `Source.begin` does."""
+        drafter = self.method(cell).build()
+        model = self.model
 
         def answer(trace: Trace) -> Generation:
             self.cache.put(trace)
@@ -173,17 +181,19 @@ def run_shape(
     settings: Settings,
     progress: Notify = lambda _: None,
 ) -> ShapeResult:
-    """Replay the recording in `folder` by a shape (a name or a file). Raises NgtError.
+    """Replay the recording in `folder` with a shape, given by its name or file.
 
     Nothing large is allocated before the shape, the recording and the free memory are checked.
+    Raises NgtError.
     """
-    found = find_shape(shape)
+    wanted_shape = find_shape(shape)
     progress(f"Reading {folder} …")
-    traces, planned = chosen_traces(folder, options, settings.reading.max_mb), plan(found, settings)
-    longest = max(len(t.prompt_ids) + t.room for t in traces.traces) + SPARE
-    check_memory(planned, longest)
+    traces = chosen_traces(folder, options, settings.reading.max_mb)
+    planned = plan(wanted_shape, settings)
+    max_length = max(len(trace.prompt_ids) + trace.room for trace in traces.traces)
+    check_memory(planned, max_length + SPARE)
     use_threads(settings.model.threads)
-    built = build(planned, settings, progress, False)
+    built = build(planned, settings, progress, stock=False)
     return replay_with_passes(traces, built, options, settings, progress)
 
 
@@ -194,25 +204,36 @@ def replay_with_passes(
     settings: Settings,
     progress: Notify = lambda _: None,
 ) -> ShapeResult:
-    """The same for all of `traces` and a model that is made."""
-    clock = time.perf_counter()
-    planned, model = built.plan, built.model
+    """Replay all traces with a model that is built."""
+    started = time.perf_counter()
+    planned = built.plan
+    model = built.model
     traces, notes = _folded(traces, model.vocabulary)
     for trace in traces.traces:
         tokens = len(trace.prompt_ids) + len(trace.output_ids)
         if tokens > model.context:
-            what = f"{trace.id}: prompt and answer have {tokens} tokens"
             raise ContextOverflowError(
-                f"{what}, the shape takes {model.context}",
+                f"{trace.id}: prompt and answer have {tokens} tokens, the shape takes"
+                f" {model.context}",
                 hint="Choose another shape, or other questions with --tasks and --limit.",
             )
     if not model.takes_drafts:
         notes.append(f"this shape decodes without drafts: {model.mode.why}")
-    source, first = ShapeSource(traces, built, settings, progress), traces.traces[0]
-    brief = replace(first, id="", output_ids=first.output_ids[:_WARM])
+
+    source = ShapeSource(traces, built, settings, progress)
+    first = traces.traces[0]
+    warm_up = replace(first, id="", output_ids=first.output_ids[:_WARM_UP_TOKENS])
     with reporting_to(CallsOf(status=progress, warn=progress)):
-        made = raced(source, options, settings, [brief])
-    measured = [traces.traces[i] for i in made.measured()]
+        race = raced(source, options, settings, [warm_up])
+
+    measured = [traces.traces[index] for index in race.measured()]
+    cost_s = {}
+    if source.measured:
+        for length, curve in source.measured.curves.items():
+            cost_s[length] = {
+                int(tokens): round(seconds, 6) for tokens, seconds in curve.measured.items()
+            }
+    tasks = [trace.task for trace in traces.traces]
     return ShapeResult(
         source=traces.source,
         model=traces.model,
@@ -223,43 +244,44 @@ def replay_with_passes(
         questions=len(measured),
         rounds=options.rounds,
         fresh=options.fresh,
-        interrupted=made.interrupted,
-        seconds=round(time.perf_counter() - clock, 2),
-        prompt_tokens=[len(t.prompt_ids) for t in measured],
-        prefill_s=[round(min(source.cache.seconds[t.id]), 4) for t in measured],
-        cost_s={
-            length: {int(rows): round(s, 6) for rows, s in curve.measured.items()}
-            for length, curve in (source.measured.curves if source.measured else {}).items()
-        },
+        interrupted=race.interrupted,
+        seconds=round(time.perf_counter() - started, 2),
+        prompt_tokens=[len(trace.prompt_ids) for trace in measured],
+        prefill_s=[round(min(source.cache.seconds[trace.id]), 4) for trace in measured],
+        cost_s=cost_s,
         passes=to_json(model.passes.report()),
         notes=notes,
-        rows=rows_by_task(ShapeRow, made, [t.task for t in traces.traces], tasks_first=False),
-        refused=made.refused,
+        rows=rows_by_task(ShapeRow, race, tasks, tasks_first=False),
+        refused=race.refused,
     )
 
 
 def _folded(traces: TraceSet, vocabulary: int) -> tuple[TraceSet, list[str]]:
-    """The traces with every id below `vocabulary`, and a note where that changed some."""
+    """Take all ids modulo `vocabulary`; return the traces and a note if some ids changed."""
     traces = replace(traces, vocabulary=min(traces.vocabulary, vocabulary))
-    if all(max(*t.prompt_ids, *t.output_ids) < vocabulary for t in traces.traces):
+    if all(max(*trace.prompt_ids, *trace.output_ids) < vocabulary for trace in traces.traces):
         return traces, []
 
-    def low(ids: Sequence[int]) -> tuple[int, ...]:
-        return tuple(id % vocabulary for id in ids)
+    def fold_ids(ids: Sequence[int]) -> tuple[int, ...]:
+        return tuple(token_id % vocabulary for token_id in ids)
 
-    def folded(t: Trace) -> Trace:
-        ids, references = low(t.prompt_ids), tuple(map(low, t.references))
-        return replace(t, prompt_ids=ids, output_ids=low(t.output_ids), references=references)
+    def fold(trace: Trace) -> Trace:
+        return replace(
+            trace,
+            prompt_ids=fold_ids(trace.prompt_ids),
+            output_ids=fold_ids(trace.output_ids),
+            references=tuple(map(fold_ids, trace.references)),
+        )
 
     note = (
         f"ids of the recording from {vocabulary} on are taken modulo {vocabulary}, which can change"
         " what is accepted"
     )
-    return replace(traces, traces=tuple(map(folded, traces.traces))), [note]
+    return replace(traces, traces=tuple(map(fold, traces.traces))), [note]
 
 
 class _RecordedOutput(Output):
-    """An output that ends where a trace does."""
+    """An output that ends after as many tokens as a trace has."""
 
     def __init__(self, output: Output, length: int) -> None:
         self.__dict__ |= output.__dict__
@@ -272,8 +294,8 @@ class _RecordedOutput(Output):
 class RecordedSequence(DecodedSequence):
     """A sequence whose tokens are those of a trace, whatever the logits are.
 
-    Logits are computed and reduced to choices as in greedy decoding; then the recorded tokens take
-    the place of the choices. The logits are of random weights, so the drafter is given none.
+    Logits are computed and reduced to choices as in greedy decoding; then the recorded tokens
+    replace the choices. The drafter does not see the logits, which come of random weights.
     """
 
     def __init__(
@@ -284,18 +306,18 @@ class RecordedSequence(DecodedSequence):
         self.output = _RecordedOutput(self.output, len(trace.output_ids))
         self._recorded = trace.output_ids
 
-    def chooser(self, *given: Any) -> Callable[[int, Sequence[int]], int]:
+    def chooser(self, *_: Any) -> Callable[[int, Sequence[int]], int]:
         def choose(node: int, path: Sequence[int]) -> int:
-            place = self.log.emitted + len(path)
-            return self._recorded[place] if place < len(self._recorded) else _END
+            index = self.log.emitted + len(path)
+            return self._recorded[index] if index < len(self._recorded) else _END
 
         return choose
 
 
 def steps_of(model: TargetModel, sequence: RecordedSequence) -> Iterator[Step]:
-    """Decode a sequence whose prompt is in the model's cache except for its last token.
+    """Decode a sequence whose prompt, except for its last token, is in the model's cache.
 
-    `Statistics.prefill_s` is the time to start the drafter.
+    `Statistics.prefill_s` then is the time to start the drafter.
     """
     started = time.perf_counter()
     drafting = sequence.single_drafting()
@@ -314,11 +336,13 @@ def steps_of(model: TargetModel, sequence: RecordedSequence) -> Iterator[Step]:
 
 
 class _Unscored(Drafter):
-    """A drafter that learns nothing from the scores of random weights."""
+    """Hides the logits, which come of random weights, from a drafter."""
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.origins, self.drafts, self.heads = drafter.origins, drafter.drafts, drafter.heads
+        self.origins = drafter.origins
+        self.drafts = drafter.drafts
+        self.heads = drafter.heads
 
     def begin(self, context: Context) -> None:
         self._drafter.begin(context)
