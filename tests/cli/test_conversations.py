@@ -7,6 +7,7 @@ import pty
 import select
 import signal
 import stat
+import subprocess
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -40,34 +41,55 @@ ORCHARD = str(Path(HARBOUR).with_name("orchard.md"))
 
 
 def test_each_line_of_a_pipe_is_a_question(tmp_path: Path) -> None:
-    said = (
-        f"Who built the harbour?\n\n/docs list\n/docs add '{ORCHARD}' {HARBOUR}\nAnd \\\nwhen?\r\n"
-        "/system Be brief.\n/system\n/sources\n/save a.json\n/save a.md\n/save a.md\n/reset\n Why?"
-        "\n/save b.json\n/quit\nNot asked.\n"
-    )
-    done = ngt("chat", "-d", HARBOUR, *SHORT, stdin=said.encode(), cwd=tmp_path)
+    lines = [
+        "Who built the harbour?",
+        "",
+        "/docs list",
+        f"/docs add '{ORCHARD}' {HARBOUR}",
+        "And \\",
+        "when?\r",
+        "/system Be brief.",
+        "/system",
+        "/sources",
+        "/save a.json",
+        "/save a.md",
+        "/save a.md",
+        "/reset",
+        " Why?",
+        "/save b.json",
+        "/quit",
+        "Not asked.",
+    ]
+    stdin = "".join(f"{line}\n" for line in lines).encode()
+
+    done = ngt("chat", "-d", HARBOUR, *SHORT, stdin=stdin, cwd=tmp_path)
+
     assert done.returncode == 0, done.stderr
     first, second, third = done.stdout.decode().split("\n\n")
     assert third.endswith("\n")
     assert "\n" not in first
-    told = done.stderr.decode()
-    assert "harbour.txt: 1,905 characters\nadded 1 document; there are 2\n" in told
-    assert "\nBe brief.\n[1] harbour.txt: " in told
-    found = json.loads((tmp_path / "a.json").read_text())
-    assert [d["name"] for d in found["documents"]] == ["harbour.txt", "orchard.md"]
-    assert [e["question"] for e in found["exchanges"]] == ["Who built the harbour?", "And \nwhen?"]
-    assert [e["answer"] for e in found["exchanges"]] == [first, second]
+    stderr = done.stderr.decode()
+    assert "harbour.txt: 1,905 characters\nadded 1 document; there are 2\n" in stderr
+    assert "\nBe brief.\n[1] harbour.txt: " in stderr
+
+    saved = json.loads((tmp_path / "a.json").read_text())
+    assert [document["name"] for document in saved["documents"]] == ["harbour.txt", "orchard.md"]
+    exchanges = {exchange["question"]: exchange["answer"] for exchange in saved["exchanges"]}
+    assert exchanges == {"Who built the harbour?": first, "And \nwhen?": second}
     page = (tmp_path / "a.md").read_text()
     assert page.startswith("# A conversation with builtin\n\nDocuments: harbour.txt, orchard.md\n")
     assert f"## Question 1\n\nWho built the harbour?\n\n## Answer 1\n\n{first}\n\n- [1]" in page
-    again = json.loads((tmp_path / "b.json").read_text())["exchanges"]
-    assert [e["question"] for e in again] == ["Why?"]
-    lengths = [e["statistics"]["prompt_tokens"] for e in (*found["exchanges"], *again)]
-    assert lengths[0] < lengths[1] > lengths[2]
+
+    (after_reset,) = json.loads((tmp_path / "b.json").read_text())["exchanges"]
+    assert after_reset["question"] == "Why?"
+    prompt_tokens = [
+        exchange["statistics"]["prompt_tokens"] for exchange in (*saved["exchanges"], after_reset)
+    ]
+    assert prompt_tokens[0] < prompt_tokens[1] > prompt_tokens[2]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said", "code", "words"),
+    ("arguments", "stdin", "code", "words"),
     [
         ([], b"/sorces\n", 2, "unknown command /sorces"),
         ([], b"/docs add /no/such\n", 3, "/no/such"),
@@ -80,10 +102,10 @@ def test_each_line_of_a_pipe_is_a_question(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_in_a_pipe_ends_the_conversation(
-    arguments: list[str], said: bytes, code: int, words: str, tmp_path: Path
+    arguments: list[str], stdin: bytes, code: int, words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "in.txt").write_text("x")
-    done = ngt("chat", *arguments, stdin=said + b"Never asked.\n", cwd=tmp_path)
+    done = ngt("chat", *arguments, stdin=stdin + b"Never asked.\n", cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert words in done.stderr.decode()
     assert done.stdout == b""
@@ -102,10 +124,10 @@ def test_commands_need_no_model() -> None:
     done = ngt("chat", stdin=b"\n \n/docs\n/sources\n/system\n/help\n")
     assert done.returncode == 0
     assert done.stdout == b""
-    told = done.stderr.decode()
-    assert told.startswith("There are no documents; /docs add PATH reads some.\nThere is no")
-    assert "There is no system prompt.\n" in told
-    assert "/quit " in told
+    stderr = done.stderr.decode()
+    assert stderr.startswith("There are no documents; /docs add PATH reads some.\nThere is no")
+    assert "There is no system prompt.\n" in stderr
+    assert "/quit " in stderr
 
 
 def test_a_line_that_is_too_long_is_an_error(tmp_path: Path) -> None:
@@ -116,35 +138,41 @@ def test_a_line_that_is_too_long_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_is_not_utf_8_is_reported_once() -> None:
-    reported = RecordingReporter()
+    reporter = RecordingReporter()
     stream = io.BytesIO(b"caf\xe9?\nd\xe9j\xe0\ncaf\xc3\xa9\n")
-    lines = reported.of(lambda: list(piped(stream, 1)))
-    told = reported.warnings
+    lines = reporter.of(lambda: list(piped(stream, 1)))
     assert lines == ["caf�?", "d�j�", "café"]
-    assert len(told) == 1
-    assert "not UTF-8" in told[0]
-    assert "iconv" in told[0]
+    (warning,) = reporter.warnings
+    assert "not UTF-8" in warning
+    assert "iconv" in warning
 
 
 class Terminal:
     """`ngt chat` on a pseudo-terminal."""
 
     def __init__(self, *arguments: str, **environ: str) -> None:
-        self._main, other = pty.openpty()
-        own = {"TERM": "xterm-256color", "COLUMNS": "60", **environ}
-        streams = {"stdin": other, "stdout": other, "stderr": other}
-        self.process = Warm("chat", *arguments, start_new_session=True, **streams, **own)
-        os.close(other)
-        self._left = ""  # shown, and not looked at yet
+        self._main, terminal = pty.openpty()
+        self.process = Warm(
+            "chat",
+            *arguments,
+            start_new_session=True,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            **{"TERM": "xterm-256color", "COLUMNS": "60", **environ},
+        )
+        os.close(terminal)
+        self._unread = ""  # shown, and not returned by `until` yet
 
     def until(self, words: str) -> str:
-        """What is shown from now on up to these words."""
-        while words not in self._left:
-            assert select.select([self._main], [], [], PATIENCE_S)[0], self._left
+        """Wait for words; return the text that is shown from now on up to them."""
+        while words not in self._unread:
+            readable, _, _ = select.select([self._main], [], [], PATIENCE_S)
+            assert readable, self._unread
             part = read_terminal(self._main)
-            assert part, self._left
-            self._left += part.decode(errors="replace")
-        before, _, self._left = self._left.partition(words)
+            assert part, self._unread
+            self._unread += part.decode(errors="replace")
+        before, _, self._unread = self._unread.partition(words)
         return before + words
 
     def type(self, text: str) -> None:
@@ -157,22 +185,23 @@ class Terminal:
         return self.process.wait(60)
 
 
+# An answer of random words that does not end in the time of a test.
+ENDLESS = (
+    "--temperature=100",
+    "--seed=3",
+    "--max-tokens=3500",
+    "--set=max_repeats=0",
+    "--method=none",
+)
+
+
 def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_home: Path) -> None:
-    endless = (
-        "--temperature",
-        "100",
-        "--seed",
-        "3",
-        "--max-tokens",
-        "3500",
-        "--set",
-        "max_repeats=0",
-    )
-    chat = Terminal(*endless, "--method", "none", NO_COLOR="1", NGT_HOME=str(own_home))
+    chat = Terminal(*ENDLESS, NO_COLOR="1", NGT_HOME=str(own_home))
     chat.until(READY)
     chat.type("\x03")
     chat.until("Ctrl-D or /quit leaves.")
-    for _ in range(2):  # the second as the first
+
+    for _ in range(2):
         chat.until(READY)
         chat.type("Tell \\\rme\x1b\r\x1b[200~all\x07\x1b[201~.\r")
         chat.until("\x1b[?2004l")  # the editor ends
@@ -182,26 +211,38 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_
         shown = chat.until("incomplete")
         assert "interrupted; the answer is" in shown
         assert "\x1b[3" not in shown
+
+    page_file = tmp_path / "a.md"
     chat.until(READY)
-    chat.type(f"/save {tmp_path}/a.md\r")
+    chat.type(f"/save {page_file}\r")
     chat.until("saved 2 questions")
     chat.until(READY)
-    page = (tmp_path / "a.md").read_text()
-    (tmp_path / "a.md").write_text("edited")
-    chat.type(f"/save {tmp_path}/a.md\r")
+    page = page_file.read_text()
+    assert "## Question 2\n\nTell \nme\nall" in page
+    assert "## Answer 2 (interrupted)\n\n" in page
+    chat.type("\x04")
+    assert chat.end() == 0
+    history = own_home / "state" / "chat_history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert "\x07" not in history.read_text()
+
+
+def test_an_error_at_a_terminal_does_not_end_the_conversation(
+    tmp_path: Path, own_home: Path
+) -> None:
+    edited = tmp_path / "a.md"
+    edited.write_text("edited")
+    chat = Terminal(NGT_HOME=str(own_home))
+    chat.until(READY)
+    chat.type(f"/save {edited}\r")
     chat.until("Name a file that does not exist yet.")
-    assert (tmp_path / "a.md").read_text() == "edited"
+    assert edited.read_text() == "edited"
     chat.until(READY)
     chat.type("/nothing\r")
     chat.until("unknown command /nothing")
     chat.until(READY)
     chat.type("\x04")
     assert chat.end() == 0
-    assert "## Question 2\n\nTell \nme\nall" in page
-    assert "## Answer 2 (interrupted)\n\n" in page
-    history = own_home / "state" / "chat_history"
-    assert stat.S_IMODE(history.stat().st_mode) == 0o600
-    assert "\x07" not in history.read_text()
 
 
 def test_a_plain_terminal_gets_no_control_sequences(own_home: Path) -> None:
@@ -215,27 +256,15 @@ def test_a_plain_terminal_gets_no_control_sequences(own_home: Path) -> None:
 
 
 def test_ctrl_c_in_a_pipe_ends_the_command() -> None:
-    process = Warm(
-        "chat",
-        "--temperature",
-        "100",
-        "--max-tokens",
-        "3500",
-        "--method",
-        "none",
-        "--set",
-        "max_repeats=0",
-        stdin=-1,
-        start_new_session=True,
-    )
+    process = Warm("chat", *ENDLESS, stdin=subprocess.PIPE, start_new_session=True)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b"Tell me.\nMore.\n")
     process.stdout.read1(1)  # type: ignore[attr-defined]
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"interrupted" in errors
+    assert b"interrupted" in stderr
 
 
 def test_a_shortened_history_keeps_the_lines_of_another_chat(
@@ -245,61 +274,65 @@ def test_a_shortened_history_keeps_the_lines_of_another_chat(
     assert path is not None
     path.write_bytes(b"".join(b"\n# then\n+%d\n" % i for i in range(100_000)))
     size = path.stat().st_size
-    read = Path.read_bytes
-    other = threading.Thread(target=typed.history_of(path).store_string, args=("of another",))
+    read_bytes = Path.read_bytes
+    another_chat = threading.Thread(
+        target=typed.history_of(path).store_string, args=("of another",)
+    )
 
     def read_while_another_writes(self: Path) -> bytes:
-        data = read(self)
-        other.start()
-        other.join(0.5)  # it waits, or has written by now
+        data = read_bytes(self)
+        another_chat.start()
+        another_chat.join(0.5)  # it waits, or has written by now
         return data
 
-    monkeypatch.setattr(Path, "read_bytes", read_while_another_writes)
-    assert typed.history_path() == path
-    other.join(60)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_while_another_writes)
+        assert typed.history_path() == path
+        another_chat.join(60)
     assert path.stat().st_size < size
-    assert "+of another\n" in path.read_text()
-    assert "+99999\n" in path.read_text()
+    history = path.read_text()
+    assert "+of another\n" in history
+    assert "+99999\n" in history
 
 
-@pytest.mark.parametrize("form", [["--continue"], []])
-def test_a_saved_conversation_continues(form: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "command"), [(["--continue"], ""), ([], "/load {folder}/talk.json\n")]
+)
+def test_a_saved_conversation_is_continued_in_another_folder(
+    flags: list[str], command: str, tmp_path: Path
+) -> None:
     home = str(tmp_path / "home")
     notes = tmp_path / "notes.txt"
     notes.write_text("The quay was built in 1871.\nThe tide is high at noon.\n")
-    said = b"Who built it?\n/system Be brief.\nWhen?\n/save talk.json\n"
-    done = ngt("chat", "-d", "notes.txt", *SHORT, stdin=said, cwd=tmp_path, NGT_HOME=home)
+    stdin = b"Who built it?\n/system Be brief.\nWhen?\n/save talk.json\n"
+    done = ngt("chat", "-d", "notes.txt", *SHORT, stdin=stdin, cwd=tmp_path, NGT_HOME=home)
     assert done.returncode == 0, done.stderr
     before = json.loads((tmp_path / "talk.json").read_text())
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    load = b"" if form else f"/load {tmp_path}/talk.json\n".encode()
-    said = load + b"/docs list\n/system\nAnd then?\n/save\n"
-    done = ngt("chat", *form, *SHORT, stdin=said, cwd=elsewhere, NGT_HOME=home)
+    stdin = command.format(folder=tmp_path).encode() + b"/docs list\n/system\nAnd then?\n/save\n"
+    done = ngt("chat", *flags, *SHORT, stdin=stdin, cwd=elsewhere, NGT_HOME=home)
+
     assert done.returncode == 0, done.stderr
     assert b"loaded 2 questions from" in done.stderr
     assert b"notes.txt: 54 characters" in done.stderr
     assert b"Be brief." in done.stderr
+
     after = json.loads((tmp_path / "talk.json").read_text())
-    for row in (*before["exchanges"], *after["exchanges"]):
-        del row["statistics"]["tokens_per_s"]  # computed again, of rounded seconds
+    for member in ("documents", "paths", "system"):
+        assert after[member] == before[member]
+    for exchange in (*before["exchanges"], *after["exchanges"]):
+        del exchange["statistics"]["tokens_per_s"]  # computed again, of rounded seconds
     assert after["exchanges"][:2] == before["exchanges"]
-    assert [row["question"] for row in after["exchanges"]] == [
-        "Who built it?",
-        "When?",
-        "And then?",
-    ]
-    lengths = [row["statistics"]["prompt_tokens"] for row in after["exchanges"]]
-    assert lengths == sorted(lengths)
-    assert {k: after[k] for k in ("documents", "paths", "system")} == {
-        k: before[k] for k in ("documents", "paths", "system")
-    }
+    questions = [exchange["question"] for exchange in after["exchanges"]]
+    assert questions == ["Who built it?", "When?", "And then?"]
+    prompt_tokens = [exchange["statistics"]["prompt_tokens"] for exchange in after["exchanges"]]
+    assert prompt_tokens == sorted(prompt_tokens)
 
 
-class Scripted(Answerer):
-    """Answers each question with the same text, for which some passages were read."""
+class ScriptedAnswerer(Answerer):
+    """Answers each question with the same text, after reading one passage of the document."""
 
     def __init__(self, text: str, read: Excerpt) -> None:
         super().__init__()
@@ -330,7 +363,7 @@ def test_sources_include_passages_that_were_not_read(
     loaded = Loaded([Document("notes.txt", text)])
     request = Request(task="chat", settings=Settings(), preset=load_preset("ask"), loaded=loaded)
     conversation = Conversation(request, Output())
-    conversation.answerer = Scripted(answer, Excerpt(0, text.index("The tide"), len(text)))
+    conversation.answerer = ScriptedAnswerer(answer, Excerpt(0, text.index("The tide"), len(text)))
     conversation.take("/sources")
     assert "There is no answer yet." in capsys.readouterr().err
     conversation.take("When?")
@@ -344,8 +377,8 @@ def test_sources_include_passages_that_were_not_read(
 def test_changes_since_a_conversation_was_saved_are_named(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"This is {name}, and it is short.\n")
-    said = b"What?\n/save talk.json\n"
-    ngt("chat", "-d", "a.txt", "-d", "b.txt", *SHORT, stdin=said, cwd=tmp_path)
+    stdin = b"What?\n/save talk.json\n"
+    ngt("chat", "-d", "a.txt", "-d", "b.txt", *SHORT, stdin=stdin, cwd=tmp_path)
     (tmp_path / "a.txt").write_text("Another text.\n")
     (tmp_path / "b.txt").unlink()
     done = ngt("chat", *SHORT, stdin=b"/load talk.json\n/docs list\n", cwd=tmp_path)
@@ -358,8 +391,8 @@ def test_a_conversation_continues_without_an_empty_folder(tmp_path: Path) -> Non
     (tmp_path / "notes").mkdir()
     for name in ("notes/a.txt", "b.txt"):
         (tmp_path / name).write_text(f"This is {name}, and it is short.\n")
-    said = b"What?\n/save talk.json\n"
-    ngt("chat", "-d", "notes", "-d", "b.txt", *SHORT, stdin=said, cwd=tmp_path)
+    stdin = b"What?\n/save talk.json\n"
+    ngt("chat", "-d", "notes", "-d", "b.txt", *SHORT, stdin=stdin, cwd=tmp_path)
     (tmp_path / "notes/a.txt").unlink()
     done = ngt("chat", *SHORT, stdin=b"/load talk.json\n/docs list\n", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

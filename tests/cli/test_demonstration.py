@@ -1,7 +1,8 @@
-"""The built-in model is named as a demonstration by every command, and says what it cannot do."""
+"""Every command names the built-in model as a demonstration and says what it cannot do."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from ngtcli.render.answer_page import answer_page, table_page
 from tests.support.helpers import HARBOUR, in_terminal, ngt
 
 LETTERS = str(Path(HARBOUR).parent / "letters")
-NAMED = "The built-in model is a demonstration that only quotes sentences"
+DEMONSTRATION = "The built-in model is a demonstration that only quotes sentences"
 
 
 @pytest.mark.parametrize(
@@ -27,19 +28,22 @@ NAMED = "The built-in model is a demonstration that only quotes sentences"
         ("chat", 1, False, "hold a conversation"),
     ],
 )
-def test_limits(task: str, documents: int, has_schema: bool, limit: str) -> None:
+def test_the_demonstration_has_these_limits(
+    task: str, documents: int, has_schema: bool, limit: str
+) -> None:
     assert demonstration_limit(task, documents, has_schema) == limit
 
 
 def test_the_note_has_the_command_that_gets_a_model() -> None:
     note = demonstration_note("builtin", "hold a conversation")
-    assert note.startswith(f"{NAMED} and cannot hold a conversation.")
+    assert note.startswith(f"{DEMONSTRATION} and cannot hold a conversation.")
     assert RECOMMENDED[0].command in note
     assert demonstration_note("Qwen/Qwen3-8B", "hold a conversation") == ""
 
 
-def lines_naming_it(stderr: bytes) -> list[str]:
-    return [line for line in stderr.decode().splitlines() if NAMED in line]
+def warnings_in(stderr: bytes) -> list[str]:
+    """The lines that name the demonstration."""
+    return [line for line in stderr.decode().splitlines() if DEMONSTRATION in line]
 
 
 @pytest.mark.parametrize(
@@ -50,10 +54,12 @@ def lines_naming_it(stderr: bytes) -> list[str]:
         ("ask", "-d", HARBOUR, "Who noticed the young oysters?", "-o", "answer.txt"),
     ],
 )
-def test_a_pipe_has_one_line_on_stderr(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_one_line_on_stderr_names_the_demonstration(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     done = ngt(*arguments, cwd=tmp_path)
-    assert len(lines_naming_it(done.stderr)) == 1
-    assert NAMED.encode() not in done.stdout
+    assert len(warnings_in(done.stderr)) == 1
+    assert DEMONSTRATION.encode() not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -69,16 +75,16 @@ def test_a_pipe_has_one_line_on_stderr(arguments: tuple[str, ...], tmp_path: Pat
         (("chat", "-d", HARBOUR), "hold a conversation"),
     ],
 )
-def test_what_it_cannot_do_is_said_before_the_answer(
+def test_a_warning_says_what_the_demonstration_cannot_do(
     arguments: tuple[str, ...], limit: str
 ) -> None:
     stdin = b"Who built it?\n" if arguments[0] == "chat" else b""
     done = ngt(*arguments, stdin=stdin)
-    (line,) = lines_naming_it(done.stderr)
+    (line,) = warnings_in(done.stderr)
     assert f"and cannot {limit}." in line
 
 
-def test_a_limit_stands_before_the_answer() -> None:
+def test_the_warning_stands_before_the_answer() -> None:
     shown, code = in_terminal("summarize", LETTERS, "--max-tokens", "4", columns=200)
     assert code == 0
     assert shown.index("cannot summarize several documents") < shown.index("4 tokens in")
@@ -91,24 +97,30 @@ def test_a_limit_stands_before_the_answer() -> None:
         ("extract", LETTERS, "--schema", "due date", "-o", "t.csv"),
     ],
 )
-def test_a_table_names_it_in_its_last_line(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_last_line_of_a_table_names_the_demonstration(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     done = ngt(*arguments, cwd=tmp_path)
     assert done.returncode == 0
-    assert len(lines_naming_it(done.stderr)) == 1
-    assert NAMED in done.stderr.decode().splitlines()[-1]
+    assert len(warnings_in(done.stderr)) == 1
+    assert DEMONSTRATION in done.stderr.decode().splitlines()[-1]
 
 
-def test_a_batch_names_it_and_says_once_what_it_cannot_do() -> None:
-    asked = {"question": "When is the tide high?", "context": "The tide is high at noon."}
+def test_a_batch_warns_once_what_the_demonstration_cannot_do() -> None:
+    question = {"question": "When is the tide high?", "context": "The tide is high at noon."}
     summary = {"documents": ["The tide is high at noon.", "The quay was built in 1932."]}
-    lines = "\n".join(json.dumps(line) for line in (asked, summary, summary))
-    (named,) = lines_naming_it(ngt("batch", "-", stdin=json.dumps(asked).encode()).stderr)
-    assert "and cannot" not in named
-    (named,) = lines_naming_it(ngt("batch", "-", stdin=lines.encode()).stderr)
-    assert "and cannot summarize several documents." in named
+
+    def warning_of_batch(*lines: dict[str, Any]) -> str:
+        stdin = "\n".join(json.dumps(line) for line in lines).encode()
+        (warning,) = warnings_in(ngt("batch", "-", stdin=stdin).stderr)
+        return warning
+
+    assert "and cannot" not in warning_of_batch(question)
+    warning = warning_of_batch(question, summary, summary)
+    assert "and cannot summarize several documents." in warning
 
 
-def test_a_terminal_shows_it_between_words() -> None:
+def test_the_warning_is_wrapped_between_words_at_a_terminal() -> None:
     shown, code = in_terminal("summarize", HARBOUR, "--max-tokens", "4", columns=60, NO_COLOR="1")
     assert code == 0
     assert "quotes" in shown
@@ -116,7 +128,7 @@ def test_a_terminal_shows_it_between_words() -> None:
     assert max(map(len, lines)) <= 60
 
 
-def test_pages_name_it() -> None:
+def test_pages_name_the_demonstration() -> None:
     about = "a demonstration that only quotes sentences"
     assert about in answer_page("T", "", [], NO_SOURCES, [], [], model="builtin")
     assert about in table_page("T", "", ["due"], [], [], "builtin")
