@@ -1,13 +1,12 @@
-"""`ngt batch` and `ngt summarize -o FOLDER/`: order, going on, retries, streams, exit codes."""
+"""`ngt batch` and `ngt summarize -o FOLDER/`: order, resuming, retries, streams, exit codes."""
 
 import json
 import os
 import signal
 import subprocess
-from collections import Counter
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -27,9 +26,9 @@ from tests.support.warm import Warm
 def source(tmp_path: Path) -> Path:
     """Thirteen lines, three of which are wrong; texts repeat."""
     (tmp_path / "tide.txt").write_text("Tide four is in a file.")
+    numerals = ["one", "two", "three"]
     rows: list[Any] = [
-        {"id": f"n{i}", "context": f"Tide {'one two three'.split()[i % 3]} came at {i % 3}."}
-        for i in range(9)
+        {"id": f"n{i}", "context": f"Tide {numerals[i % 3]} came at {i % 3}."} for i in range(9)
     ]
     rows[2] |= {"question": "When did it come?"}
     rows[4] |= {"question": "When?", "settings": {"max_tokens": 5}}
@@ -51,7 +50,7 @@ def three(tmp_path: Path) -> Path:
     return docs
 
 
-WRONG = [5, 7, 11]
+FAILING = [5, 7, 11]  # positions of the lines that are wrong
 IDS = ["n0", "n1", "n2", "n3", "n4", "n5", "n6", 8, "n7", "n8", 11, 12, 13]
 
 
@@ -59,11 +58,15 @@ def run(source: Path, *options: str, name: str = "out.jsonl") -> Done:
     return ngt("batch", str(source), "-o", str(source.parent / name), *options)
 
 
+def parse(lines: bytes) -> list[Any]:
+    return [json.loads(line) for line in lines.splitlines()]
+
+
 def read(source: Path, name: str = "out.jsonl") -> list[Any]:
-    return [json.loads(line) for line in (source.parent / name).read_text().splitlines()]
+    return parse((source.parent / name).read_bytes())
 
 
-def steady(rows: list[Any]) -> list[tuple[Any, Any, Any]]:
+def without_statistics(rows: list[Any]) -> list[tuple[Any, Any, Any]]:
     return [(row["id"], row.get("text"), row.get("error")) for row in rows]
 
 
@@ -90,8 +93,8 @@ def test_answers_and_errors_are_in_the_order_of_the_lines(source: Path, fake: Fa
     assert b"--retry-failed" in done.stderr
     rows = read(source)
     assert [row["id"] for row in rows] == IDS
-    assert [i for i, row in enumerate(rows) if "error" in row] == WRONG
-    assert [rows[i]["error"]["exit_code"] for i in WRONG] == [2, 3, 3]
+    assert [i for i, row in enumerate(rows) if "error" in row] == FAILING
+    assert [rows[i]["error"]["exit_code"] for i in FAILING] == [2, 3, 3]
     assert rows[10]["text"] == "Tide four is in"
     assert rows[10]["documents"][0]["name"] == "tide.txt"
     assert rows[2]["task"] == "ask"
@@ -105,8 +108,8 @@ def test_answers_and_errors_are_in_the_order_of_the_lines(source: Path, fake: Fa
 
 @pytest.mark.parametrize("stop_at", [1, 4, 8])
 def test_an_interrupted_run_resumes(source: Path, fake: FakeAnswers, stop_at: int) -> None:
-    run(source, name="whole.jsonl")
-    whole = list(fake.asked)
+    run(source, name="uninterrupted.jsonl")
+    questions = len(fake.asked)
     fake.asked = []
 
     def stop(text: str) -> None:
@@ -117,19 +120,25 @@ def test_an_interrupted_run_resumes(source: Path, fake: FakeAnswers, stop_at: in
     done = run(source, "--batch-size", "2")
     assert done.returncode == 130
     assert b"interrupted" in done.stderr
-    before = [row["id"] for row in read(source)]
-    assert before == IDS[: len(before)]
+    ids = [row["id"] for row in read(source)]
+    assert ids == IDS[: len(ids)]
     journal = source.parent / "out.jsonl.journal"
-    kept = len(journal.read_text().splitlines()) - 1 if journal.exists() else 0  # without head
+    journal_lines = journal.read_text().splitlines() if journal.exists() else ["head"]
+    done_lines = len(journal_lines) - 1
+
     fake.before = lambda _: None
-    again = run(source)
-    assert again.returncode == 7
-    assert (f"already done: {kept} of 13 lines" in again.stderr.decode()) == (kept > 0)
-    assert steady(read(source)) == steady(read(source, "whole.jsonl"))
-    assert len(fake.asked) <= len(whole) + 2  # those of the pass that was interrupted
-    count = len(fake.asked)
+    resumed = run(source)
+    assert resumed.returncode == 7
+    message = f"already done: {done_lines} of 13 lines"
+    assert (message in resumed.stderr.decode()) == (done_lines > 0)
+    expected = read(source, "uninterrupted.jsonl")
+    assert without_statistics(read(source)) == without_statistics(expected)
+    # The two questions of the interrupted step may be asked again.
+    assert len(fake.asked) <= questions + 2
+
+    fake.asked = []
     assert run(source).returncode == 7
-    assert len(fake.asked) == count  # all is done
+    assert not fake.asked
 
 
 def test_an_error_caused_by_ctrl_c_ends_the_run(
@@ -142,21 +151,53 @@ def test_an_error_caused_by_ctrl_c_ends_the_run(
     assert b"interrupted; the same command" in done.stderr
 
 
-def test_changed_lines_or_settings_are_refused_and_named(source: Path, fake: FakeAnswers) -> None:
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--max-tokens", "9"), b"max_tokens 256, now 9"),
+        (("--shard", "1/2"), b"shard '1/1', now '1/2'"),
+    ],
+)
+def test_a_run_with_other_settings_is_not_resumed(
+    source: Path, fake: FakeAnswers, flags: tuple[str, ...], message: bytes
+) -> None:
     assert run(source).returncode == 7
     before = (source.parent / "out.jsonl").read_bytes()
-    other = run(source, "--max-tokens", "9")
-    assert other.returncode == 2
-    assert b"max_tokens 256, now 9" in other.stderr
-    assert b"shard '1/1', now '1/2'" in run(source, "--shard", "1/2").stderr
-    assert run(source, "--set", "threads=1").returncode == 7  # it changes no answer
-    source.write_text(source.read_text() + '{"context": "More."}\n')
-    changed = run(source)
-    assert changed.returncode == 2
-    assert b"the input has changed" in changed.stderr
+
+    done = run(source, *flags)
+
+    assert done.returncode == 2
+    assert message in done.stderr
     assert (source.parent / "out.jsonl").read_bytes() == before
+
+
+def test_a_run_is_resumed_with_settings_that_change_no_answer(
+    source: Path, fake: FakeAnswers
+) -> None:
+    assert run(source).returncode == 7
+    fake.asked = []
+    assert run(source, "--set", "threads=1").returncode == 7
+    assert not fake.asked
+
+
+def test_a_run_with_another_input_is_restarted_but_not_resumed(
+    source: Path, fake: FakeAnswers
+) -> None:
+    assert run(source).returncode == 7
+    before = (source.parent / "out.jsonl").read_bytes()
+    source.write_text(source.read_text() + '{"context": "More."}\n')
+
+    done = run(source)
+    assert done.returncode == 2
+    assert b"the input has changed" in done.stderr
+    assert (source.parent / "out.jsonl").read_bytes() == before
+
     assert run(source, "--restart").returncode == 7
     assert len(read(source)) == 14
+
+
+def failed_positions(rows: list[Any]) -> list[int]:
+    return [position for position, row in enumerate(rows) if "error" in row]
 
 
 def test_failed_lines_are_retried_in_their_places(source: Path, fake: FakeAnswers) -> None:
@@ -168,14 +209,14 @@ def test_failed_lines_are_retried_in_their_places(source: Path, fake: FakeAnswer
 
     fake.before = refuse
     assert run(source, "--limit", "6").returncode == 7
-    more = run(source, "--retry-failed")  # beside lines that were not answered yet
-    assert b"already done: 3 of 13 lines" in more.stderr
-    assert more.returncode == 7
-    first = read(source)
-    bad = [i for i, row in enumerate(first) if "error" in row]
-    assert len(bad) == 7
-    assert first[1]["error"]["message"] == "no scores"
-    assert first[10]["error"]["message"] == "RuntimeError: shapes do not match"
+    done = run(source, "--retry-failed")  # and continues with the other lines
+    assert done.returncode == 7
+    assert b"already done: 3 of 13 lines" in done.stderr
+    before = read(source)
+    assert len(failed_positions(before)) == 7
+    assert before[1]["error"]["message"] == "no scores"
+    assert before[10]["error"]["message"] == "RuntimeError: shapes do not match"
+
     fake.before = lambda _: None
     fake.asked = []
     (source.parent / "nowhere.txt").write_text("It is there now.")
@@ -183,93 +224,118 @@ def test_failed_lines_are_retried_in_their_places(source: Path, fake: FakeAnswer
     assert done.returncode == 7
     assert b"2 of 13 lines failed" in done.stderr
     assert len(fake.asked) == 5
-    last = read(source)
-    assert [i for i, row in enumerate(last) if "error" in row] == WRONG[:2]
-    assert all(last[i] == first[i] for i in range(len(IDS)) if i not in bad)
-    assert last[11]["text"] == "It is there now."
+    after = read(source)
+    assert failed_positions(after) == FAILING[:2]
+    for position in set(range(len(IDS))) - set(failed_positions(before)):
+        assert after[position] == before[position]
+    assert after[11]["text"] == "It is there now."
 
 
-def test_lines_with_changed_documents_are_named(
-    tmp_path: Path, three: Path, fake: FakeAnswers
+@pytest.fixture
+def lines_of_three(tmp_path: Path, three: Path) -> Path:
+    """A batch with a line for each document of `three`, one for all, and one without a file."""
+    rows: list[dict[str, Any]] = [{"id": name, "paths": [f"docs/{name}.txt"]} for name in "abc"]
+    rows.append({"id": "all", "paths": ["docs"]})
+    rows.append({"id": "none", "context": "The tide."})
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return source
+
+
+def test_lines_whose_documents_changed_are_named(
+    lines_of_three: Path, three: Path, fake: FakeAnswers
 ) -> None:
-    """Also where answers came out of order, and for a line that was run again."""
+    """They are named even if answers came out of order, and if another line is retried."""
 
-    def fails(text: str) -> None:
+    def fail_for_b_alone(text: str) -> None:
         if "Text b" in text and "Text c" not in text:
             raise ModelError("no scores", hint="Try again.")
 
-    source = tmp_path / "in.jsonl"
-    rows: list[dict[str, Any]] = [{"id": n, "paths": [f"docs/{n}.txt"]} for n in "abc"]
-    rows += [{"id": "all", "paths": ["docs"]}, {"id": "none", "context": "The tide."}]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    fake.before = fails
-    assert run(source, "--limit", "4", "--batch-size", "4").returncode == 7
+    fake.before = fail_for_b_alone
+    assert run(lines_of_three, "--limit", "4", "--batch-size", "4").returncode == 7
     fake.before = lambda _: None
     fake.asked = []
     (three / "a.txt").write_text("Text a is another.")
-    stamp = (three / "b.txt").stat()
-    done = run(source, "--retry-failed")
+
+    done = run(lines_of_three, "--retry-failed")
+
     assert done.returncode == 0
     assert b"the documents of 2 lines have changed or disappeared since" in done.stderr
     assert b"the answers were made: 'a', 'all'; --restart" in done.stderr
-    assert len(read(source)) == 5
+    assert len(read(lines_of_three)) == 5
     assert len(fake.asked) == 2
-    (three / "a.txt").write_text("Text a of three.")
-    os.utime(three / "b.txt", (1, 1))  # another time and the same text
+
+
+def test_lines_whose_documents_disappeared_are_named_until_they_are_back(
+    lines_of_three: Path, three: Path, fake: FakeAnswers
+) -> None:
+    assert run(lines_of_three).returncode == 0
+    fake.asked = []
+    os.utime(three / "b.txt", (1, 1))  # has another time, but the same text
     (three / "c.txt").unlink()
-    with (tmp_path / "out.jsonl.journal").open("ab") as file:
-        file.write(b'{"index":0')  # torn
-    done = run(source)
+    with (lines_of_three.parent / "out.jsonl.journal").open("ab") as file:
+        file.write(b'{"index":0')  # a line that was cut off
+
+    done = run(lines_of_three)
     assert b"of 2 lines have changed" in done.stderr
     assert b": 'c', 'all';" in done.stderr
-    os.utime(three / "b.txt", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
     (three / "c.txt").write_text("Text c of three.")
-    done = run(source)
+    done = run(lines_of_three)
     assert b"already done: 5 of 5 lines\n" in done.stderr
     assert b"changed" not in done.stderr
-    assert len(fake.asked) == 2
+    assert not fake.asked
 
 
-def test_a_resumed_batch_lists_folders_once(
+def test_a_resumed_batch_lists_folders_and_examines_files_once(
     tmp_path: Path, three: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text('{"paths": ["docs"]}\n{"paths": ["docs/a.txt"]}\n' * 9)
     assert run(source).returncode == 0
-    walks = list[str]()
-    looks = Counter[str]()
-    scandir = os.scandir
-    stamp_of = line_requests.stamp_of
-    monkeypatch.setattr(os, "scandir", lambda path: walks.append(path) or scandir(path))
-    monkeypatch.setattr(
-        line_requests, "stamp_of", lambda path: looks.update([path]) or stamp_of(path)
-    )
-    monkeypatch.setattr(line_requests, "load", load := Mock())
+    scandir = Mock(side_effect=os.scandir)
+    stamp_of = Mock(side_effect=line_requests.stamp_of)
+    load = Mock()
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(line_requests, "stamp_of", stamp_of)
+    monkeypatch.setattr(line_requests, "load", load)
+
     assert b"already done: 18 of 18 lines\n" in run(source).stderr
-    assert load.call_count == 0
-    assert walks.count(str(three)) == 1
-    assert len(looks) == 3
-    assert set(looks.values()) == {1}
+
+    assert scandir.call_args_list.count(call(str(three))) == 1
+    examined = [arguments.args[0] for arguments in stamp_of.call_args_list]
+    assert len(examined) == 3
+    assert len(set(examined)) == 3
+    assert not load.called
 
 
-def test_shards_have_every_nth_line(source: Path, fake: FakeAnswers) -> None:
+def test_a_shard_has_every_nth_line(source: Path, fake: FakeAnswers) -> None:
     run(source, "--shard", "2/3")
     assert [row["id"] for row in read(source)] == IDS[1::3]
-    for wrong in ("0/3", "4/3", "a", "1/0", "-1/2"):
-        assert run(source, "--shard", wrong, name="x.jsonl").returncode == 2
 
 
-def test_a_stream_is_answered_to_stdout_a_line_each(source: Path, fake: FakeAnswers) -> None:
+@pytest.mark.parametrize("shard", ["0/3", "4/3", "a", "1/0", "-1/2"])
+def test_an_invalid_shard_is_refused(source: Path, fake: FakeAnswers, shard: str) -> None:
+    assert run(source, "--shard", shard).returncode == 2
+
+
+def test_rows_without_o_go_to_stdout_in_the_order_of_the_lines(
+    source: Path, fake: FakeAnswers
+) -> None:
     piped = ngt("batch", "-", stdin=source.read_bytes(), cwd=source.parent)
     named = ngt("batch", str(source))
-    assert piped.returncode == named.returncode == 7
-    rows = [json.loads(line) for line in piped.stdout.splitlines()]
+    assert piped.returncode == 7
+    assert named.returncode == 7
+    rows = parse(piped.stdout)
     assert [row["id"] for row in rows] == IDS
-    assert steady(rows) == steady([json.loads(line) for line in named.stdout.splitlines()])
+    assert without_statistics(rows) == without_statistics(parse(named.stdout))
     assert not list(source.parent.glob("*.journal"))
-    good = ngt("batch", "-", stdin=b'{"context": "The tide."}\n')
-    assert good.returncode == 0
-    assert without_note(good.stderr) == b""
+
+
+def test_a_batch_without_failures_writes_nothing_to_stderr(fake: FakeAnswers) -> None:
+    done = ngt("batch", "-", stdin=b'{"context": "The tide."}\n')
+    assert done.returncode == 0
+    assert without_note(done.stderr) == b""
 
 
 def test_vllm_warns_of_settings_of_a_line_without_effect(
@@ -285,10 +351,10 @@ def test_vllm_warns_of_settings_of_a_line_without_effect(
     home = str(tmp_path / "home")
     done = ngt("batch", "-", "--engine", "vllm", stdin=data, NGT_HOME=home)
     lines = done.stderr.decode().splitlines()
-    for name, own, used in (("num_draft", 9, 64), ("method", "trie", "auto")):
-        words = f"vLLM drafts for all texts as for ask, with {name} {used}: {name} {own} of"
+    for name, ignored, used in (("num_draft", 9, 64), ("method", "trie", "auto")):
+        words = f"vLLM drafts for all texts as for ask, with {name} {used}: {name} {ignored} of"
         assert sum(words in line for line in lines) == 1
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = parse(done.stdout)
     assert [row["settings"]["num_draft"] for row in answers[:3]] == [64] * 3
     assert "temperature 2.5 is out of range" in answers[3]["error"]["message"]
     assert done.returncode == 7
@@ -312,7 +378,7 @@ def test_a_closed_pipe_ends_the_run_quietly(
     assert len(fake.asked) < 10
 
 
-def test_contradictory_flags_are_refused_before_loading(source: Path) -> None:
+def test_files_that_cannot_be_the_input_or_the_output_are_refused(source: Path) -> None:
     folder = str(source.parent)
     (source.parent / "empty.jsonl").write_text("\n")
     (source.parent / "there.jsonl").write_text("mine\n")
@@ -366,10 +432,10 @@ def test_questions_use_another_preset_if_theirs_has_no_place(
     rows: list[dict[str, str]] = [{"context": "Tide one.", "question": f"Who {i}?"} for i in (1, 2)]
     data = "\n".join(map(json.dumps, [*rows, {"context": "Tide two."}])).encode()
     done = ngt("batch", "-", "-p", "mine", stdin=data, NGT_HOME=str(own_home))
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0
-    assert [a["preset"] for a in answers] == ["ask", "ask", "mine"]
-    assert {a["settings"]["max_tokens"] for a in answers} == {7}
+    rows_out = parse(done.stdout)
+    assert [row["preset"] for row in rows_out] == ["ask", "ask", "mine"]
+    assert {row["settings"]["max_tokens"] for row in rows_out} == {7}
     assert sorted("Who" in text for text in fake.asked) == [False, True, True]
     assert done.stderr.count(b"preset mine has no place for a question: preset ask is used") == 1
 
@@ -468,20 +534,24 @@ def test_answers_are_those_of_the_single_commands(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     short = ("--max-tokens", "6", "--set", "pool=no")
+
     assert run(source, *short).returncode == 7
-    found = read(source)
-    for row in found:
-        Draft202012Validator(build("batch")).validate(row)
-    for row, command in zip(
-        found, (("summarize", HARBOUR), ("ask", "-d", HARBOUR, "Who?")), strict=False
+
+    results = read(source)
+    for result in results:
+        Draft202012Validator(build("batch")).validate(result)
+    summary, answer, too_long, in_parts = results
+    for result, command in (
+        (summary, ("summarize", HARBOUR)),
+        (answer, ("ask", "-d", HARBOUR, "Who?")),
     ):
-        alone = json.loads(ngt(*command, "--json", *short).stdout)
-        assert row["text"] == alone["text"]
-        assert row["exact"] == alone["exact"]
-        of_prompt = [one["statistics"]["prompt_tokens"] for one in (row, alone)]
-        assert of_prompt[0] == of_prompt[1]
-    assert found[2]["error"]["exit_code"] == 5
-    assert len(found[3]["parts"]) > 1
+        expected = json.loads(ngt(*command, "--json", *short).stdout)
+        assert result["text"] == expected["text"]
+        assert result["exact"] == expected["exact"]
+        prompt_tokens = expected["statistics"]["prompt_tokens"]
+        assert result["statistics"]["prompt_tokens"] == prompt_tokens
+    assert too_long["error"]["exit_code"] == 5
+    assert len(in_parts["parts"]) > 1
 
 
 def test_a_stream_is_answered_line_by_line() -> None:
