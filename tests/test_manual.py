@@ -158,3 +158,25 @@ def test_a_page_fits_the_terminal(columns: int) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
         assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+TESTS_README = ROOT_FOLDER / "tests" / "README.md"
+
+
+def test_the_tests_named_in_the_readme_of_tests_exist() -> None:
+    names = re.findall(r"`([a-z_/]+\.py)(?:::(test_\w+))?`", TESTS_README.read_text("utf-8"))
+
+    assert len(names) >= 10
+    for path, function in names:
+        source = (TESTS_README.parent / path).read_text("utf-8")
+        if function:
+            assert f"def {function}(" in source, function
+
+
+def test_the_tools_named_in_the_readme_of_tests_exist() -> None:
+    rows = re.findall(r"^\| `([a-z_.]+)", TESTS_README.read_text("utf-8"), re.MULTILINE)
+
+    assert len(rows) >= 20
+    for name in rows:
+        path = TESTS_README.parent / "tools" / name.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
