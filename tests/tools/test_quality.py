@@ -75,9 +75,9 @@ def test_a_model_does_not_differ_from_itself() -> None:
     reference = score(model, passages, "float32")
     scored = score(model, passages, "float32", reference)
 
-    change, divergence, equal_tokens = scored.beside
+    change, divergence, equal_tokens = scored.differences
     assert reference.tokens == 35
-    assert reference.beside == (None, None, None)
+    assert reference.differences == (None, None, None)
     assert scored.perplexity == reference.perplexity
     assert change == 0.0
     assert equal_tokens == 1.0
@@ -109,8 +109,8 @@ def test_divergence_and_perplexity_are_the_formulas_in_float64() -> None:
     divergence = kl_divergences(reference_logits, logits).mean()
     is_equal = reference_logits.argmax(-1) == logits.argmax(-1)
     assert scored.perplexity == pytest.approx(math.exp(loss), rel=1e-5)
-    assert scored.beside[1] == pytest.approx(float(divergence), rel=1e-4)
-    assert scored.beside[2] == pytest.approx(float(is_equal.double().mean()))
+    assert scored.differences[1] == pytest.approx(float(divergence), rel=1e-4)
+    assert scored.differences[2] == pytest.approx(float(is_equal.double().mean()))
 
 
 def transformers_windows(folder: str, dtype: torch.dtype, text: str) -> list[tuple[float, Any]]:

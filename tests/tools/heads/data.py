@@ -60,7 +60,7 @@ def record(
     settings = session.settings.replace(overflow="error")
     tasks = Tasks({task: (settings, preset) for task, preset in presets.items()})
     writer = TraceWriter(
-        folder, model.tokenizer.fingerprint, settings.model.model, model.vocabulary, more=True
+        folder, model.tokenizer.fingerprint, settings.model.model, model.vocabulary, resume=True
     )
     with writer:
         unanswered = [item for item in items if item.id not in writer.done]

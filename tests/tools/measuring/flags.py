@@ -87,14 +87,14 @@ def settings_in(
     return [name for name in names if name not in less]
 
 
-def put_out(forms: ToolForms, given: OutputFlags) -> None:
+def put_out(forms: ToolForms, flags: OutputFlags) -> None:
     """Print a result in the requested format, or write it to the requested files."""
-    form = given.check()
+    form = flags.check()
     text = str(getattr(forms, form)()) if form else forms.plain()
-    write_result(text, given.output, force=given.force)
-    html = getattr(given, "html", None)
+    write_result(text, flags.output, force=flags.force)
+    html = getattr(flags, "html", None)
     if html is not None:
-        write_page(forms.page(), html, force=given.force)
+        write_page(forms.page(), html, force=flags.force)
 
 
 def with_invocation(result: Any, module: str) -> Any:

@@ -119,7 +119,7 @@ class Scored:
         return _rounded(math.exp(min(self.loss / self.tokens, 700)))
 
     @property
-    def beside(self) -> tuple[float, float, float] | tuple[None, None, None]:
+    def differences(self) -> tuple[float, float, float] | tuple[None, None, None]:
         """The distance from float32; None for float32 itself.
 
         The relative change of the perplexity, the mean KL divergence in nats a token, and the

@@ -58,8 +58,8 @@ class ReplayOptions(BenchOptions):
     ids: str = "all"
 
 
-def walk(tree: DraftTree, output: Sequence[int], at: int) -> int:
-    """Count the nodes of `tree` that the recorded `output` accepts from index `at` on.
+def walk(tree: DraftTree, output: Sequence[int], start: int) -> int:
+    """Count the nodes of `tree` that the recorded `output` accepts from index `start` on.
 
     >>> walk(DraftTree((5, 7, 6), (-1, -1, 0)), [4, 5, 6, 1], 1)
     2
@@ -67,8 +67,8 @@ def walk(tree: DraftTree, output: Sequence[int], at: int) -> int:
     children = {(tree.parents[i], tree.tokens[i]): i for i in range(tree.drafts)}
     node = ROOT
     accepted = 0
-    while at + accepted < len(output):
-        child = children.get((node, output[at + accepted]))
+    while start + accepted < len(output):
+        child = children.get((node, output[start + accepted]))
         if child is None:
             break
         node = child

@@ -149,11 +149,11 @@ class QualityRow:
     tokens: int = column(lambda s: s.tokens)
     perplexity: float = column(lambda s: s.perplexity, "perplexity", "{:,.3f}", 0)
     perplexity_change: float | None = column(
-        lambda s: s.beside[0], "against float32", "{:+.2f}%", 1, rank=1, scale=100.0
+        lambda s: s.differences[0], "against float32", "{:+.2f}%", 1, rank=1, scale=100.0
     )
-    kl_divergence: float | None = column(lambda s: s.beside[1], "KL", "{:.2e}", 2)
+    kl_divergence: float | None = column(lambda s: s.differences[1], "KL", "{:.2e}", 2)
     equal_tokens: float | None = column(
-        lambda s: s.beside[2], "equal tokens", "{:.2f}%", 3, scale=100.0
+        lambda s: s.differences[2], "equal tokens", "{:.2f}%", 3, scale=100.0
     )
     judged: int | None = _score("judged", "answers", 4, 5)
     exact_match: float | None = _score("exact_match", "EM", 5, 2)

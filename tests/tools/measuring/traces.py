@@ -169,7 +169,7 @@ def is_odd(id: str) -> bool:
 class TraceWriter(AbstractContextManager["TraceWriter"]):
     """Writes a recording: `with TraceWriter(…) as writer: writer.add(…)`.
 
-    An interrupted recording keeps its lines. With `more` a recording of the same model is
+    An interrupted recording keeps its lines. With `resume` a recording of the same model is
     continued: `done` has the ids of its traces. Raises InputError if the folder cannot be written
     or has other content.
     """
@@ -180,7 +180,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         tokenizer: str,
         model: str,
         vocabulary: int,
-        more: bool = False,
+        resume: bool = False,
     ) -> None:
         head = {
             "format": FORMAT,
@@ -193,7 +193,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         path = folder / _HEAD
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            is_continued = more and path.is_file() and path.read_bytes() == text.encode()
+            is_continued = resume and path.is_file() and path.read_bytes() == text.encode()
             if not is_continued:
                 if any(folder.iterdir()):
                     raise InputError(

@@ -257,30 +257,30 @@ class _Planter:
         k[partners, _ONE] -= gain * torch.sin(angle)
 
     def _match(
-        self, layer: int, head: int, query: slice, key: slice, score: float, at: int = 0
+        self, layer: int, head: int, query: slice, key: slice, score: float, offset: int = 0
     ) -> None:
         """Give equal vectors in the blocks `query` and `key` the attention score `score`.
 
-        They are compared in the slow dimensions from `at` on.
+        They are compared in the slow dimensions from `offset` on.
         """
         q, k, _, _ = self._head(layer, head)
         size = min(query.stop - query.start, key.stop - key.start)
         gain = self._gain(layer, score)
-        rows = self.slow[at : at + size]
+        rows = self.slow[offset : offset + size]
         q[rows, query.start : query.start + size] += gain * torch.eye(size)
         k[rows, key.start : key.start + size] += gain * torch.eye(size)
 
     def _write(
-        self, layer: int, head: int, read: slice, write: slice, scale: float = 1.0, at: int = 0
+        self, layer: int, head: int, read: slice, write: slice, scale: float = 1.0, offset: int = 0
     ) -> None:
         """Write `scale` times block `read` of the token attended to into block `write`.
 
-        It passes through the dimensions of the head from `at` on.
+        It passes through the dimensions of the head from `offset` on.
         """
         _, _, v, o = self._head(layer, head)
         size = write.stop - write.start
-        v[at : at + size, read.start : read.start + size] += torch.eye(size)
-        o[write, at : at + size] += scale / _UNIT_LENGTH[layer] * torch.eye(size)
+        v[offset : offset + size, read.start : read.start + size] += torch.eye(size)
+        o[write, offset : offset + size] += scale / _UNIT_LENGTH[layer] * torch.eye(size)
 
     # The steps ----------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class _Planter:
         pairs = self._pairs(0.02, 1.1)
         self._by_distance(0, 0, pairs, 9.0, -self.turn[pairs])
         self._write(0, 0, _NAME, _PREVIOUS, scale=(71 / 40) ** 0.5)
-        self._write(0, 0, slice(_ENDS, _ENDS + 1), slice(_STARTS, _STARTS + 1), at=48)
+        self._write(0, 0, slice(_ENDS, _ENDS + 1), slice(_STARTS, _STARTS + 1), offset=48)
 
     def _write_last_words(self) -> None:
         """Write the stems of the last words, or the code of the first sentence, which has none.
@@ -311,7 +311,7 @@ class _Planter:
         self._prefer(1, 0, _ONE, _STARTS, 45.0)
         self._prefer(1, 0, _ONE, _OPENING, -20.0, pair=-2)
         self._write(1, 0, _CODE, _IDENTITY)
-        self._write(1, 0, slice(_ASKS, _ASKS + 1), slice(_ASKED, _ASKED + 1), at=48)
+        self._write(1, 0, slice(_ASKS, _ASKS + 1), slice(_ASKED, _ASKED + 1), offset=48)
 
     def _vote(self) -> None:
         """Attend to the same word, or the same pair of tokens, outside instructions.
@@ -320,7 +320,7 @@ class _Planter:
         """
         self._match(2, 0, _STEM, _STEM, 12.0)
         self._match(2, 1, _STEM, _STEM, 8.0)
-        self._match(2, 1, _PREVIOUS, _PREVIOUS, 8.0, at=36)
+        self._match(2, 1, _PREVIOUS, _PREVIOUS, 8.0, offset=36)
         for head in (0, 1):
             self._prefer(2, head, _ONE, _OPENING, 6.0, pair=-1)
             self._prefer(2, head, _ONE, _ASKED, -10.0, pair=-2)
@@ -341,7 +341,7 @@ class _Planter:
         name_and_stem = slice(_NAME.start, _STEM.stop)
         for head in (0, 1):
             self._match(4, head, _NAME, _PREVIOUS, 14.0)
-            self._match(4, head, _VOTE, _IDENTITY, 14.0, at=40)
+            self._match(4, head, _VOTE, _IDENTITY, 14.0, offset=40)
             self._prefer(4, head, _ANSWERING, _STARTS, 16.0)
             self._prefer(4, head, _ANSWERING, _OPENING, -14.0, pair=-2)
             self._prefer(4, head, _ANSWERING, _ASKED, -14.0, pair=-3)
