@@ -1,10 +1,16 @@
-"""Prompts of published sets as those of `ngt bench --prompts`, and noise among their passages.
+"""Convert prompts of published data sets for `ngt bench --prompts`, and add noise to them.
 
-`python -m tests.tools.datasets IN.jsonl OUT.jsonl [--noise K --seed N]`. The kind of a line is told
-by its keys: Spec-Bench's `question_id`, `category`, `turns` (the first turn is the whole message),
-HAGRID's `query`, `quotes`, `answers`, CNN/DailyMail's `article`, `highlights`, TriviaQA's
-`question`, `context`, `answer`; others stay as they are. With `--noise` passages of other lines are
-mixed into the documents of each, as retrieval does (paper, Table 4).
+    python -m tests.tools.datasets IN.jsonl OUT.jsonl [--noise K --seed N]
+
+The keys of a line tell its data set; other lines stay as they are:
+
+- Spec-Bench: `question_id`, `category`, `turns` (the first turn is the whole message)
+- HAGRID: `query`, `quotes`, `answers`
+- CNN/DailyMail: `article`, `highlights`
+- TriviaQA: `question`, `context`, `answer`
+
+With `--noise`, passages of other lines are mixed into the documents of each line, as retrieval does
+(paper, Table 4).
 """
 
 import argparse
@@ -22,77 +28,123 @@ from ngtcli.errors import NgtError, UsageError
 Line = dict[str, Any]
 
 
-def converted(line: Mapping[str, Any]) -> Line:
-    """A line in our own form."""
-    own: Line = {"id": line["id"]} if "id" in line else {}
-    if "turns" in line:
-        task = {"task": line.get("category", "chat"), "message": line["turns"][0]}
-        return {"id": line["question_id"], **task}
-    if "quotes" in line:
+def convert(line: Mapping[str, Any]) -> Line:
+    """Convert a line of a data set to one for `ngt bench --prompts`."""
+    if "turns" in line:  # Spec-Bench
+        return {
+            "id": line["question_id"],
+            "task": line.get("category", "chat"),
+            "message": line["turns"][0],
+        }
+
+    id_field: Line = {"id": line["id"]} if "id" in line else {}
+    if "quotes" in line:  # HAGRID
+        if "query_id" in line:
+            id_field = {"id": line["query_id"]}
         texts = [quote if isinstance(quote, str) else quote["text"] for quote in line["quotes"]]
-        own = {"id": line["query_id"]} if "query_id" in line else own
-        own |= {"question": line["query"], "documents": texts}
-        return {**own, "answers": answers_of(line.get("answers", []))}
-    if "article" in line:
-        own |= {"documents": [{"name": "article", "text": line["article"]}]}
-        return {**own, "answers": answers_of(line.get("highlights", []))}
-    given = {key: value for key, value in line.items() if key not in ("answer", "answers")}
-    return {**given, "answers": answers_of(line.get("answers", line.get("answer", [])))}
+        return {
+            **id_field,
+            "question": line["query"],
+            "documents": texts,
+            "answers": answers_of(line.get("answers", [])),
+        }
+    if "article" in line:  # CNN/DailyMail
+        return {
+            **id_field,
+            "documents": [{"name": "article", "text": line["article"]}],
+            "answers": answers_of(line.get("highlights", [])),
+        }
+
+    answers = answers_of(line.get("answers", line.get("answer", [])))
+    fields = {key: value for key, value in line.items() if key not in ("answer", "answers")}
+    return {**fields, "answers": answers}
 
 
 def answers_of(value: Any) -> list[str]:
-    """Reference answers: a text, a list, HAGRID's objects, TriviaQA's value and aliases."""
+    """The reference answers in a string, a list, or an object of HAGRID or TriviaQA."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list):
-        return list(dict.fromkeys(a for v in value for a in answers_of(v)))
-    return answers_of([value[k] for k in ("value", "answer", "text", "aliases") if k in value])
+        answers: list[str] = []
+        for part in value:
+            answers += answers_of(part)
+        return list(dict.fromkeys(answers))
+    keys = ("value", "answer", "text", "aliases")
+    return answers_of([value[key] for key in keys if key in value])
 
 
 def with_noise(items: Sequence[Item], count: int, seed: int = 0) -> list[list[Document]]:
-    """The documents of each item with `count` passages of other items among them.
+    """Mix `count` passages of other items into the documents of each item.
 
-    They are the same for one `seed`, and none is of a text that the item itself is about. Raises
-    UsageError where there are too few, and for whole messages.
+    The same `seed` gives the same passages. None is of a text that the item itself is about. Raises
+    UsageError if there are too few passages, or if an item is a whole message.
     """
     if any(item.message for item in items):
-        what = "noise cannot be mixed into whole messages"
-        raise UsageError(what, hint="Give prompts whose documents stand apart from the question.")
-    own = [{part for d in item.documents for part in passages(d)} for item in items]
-    found = []
-    for i, item in enumerate(items):
-        others = (j for j in range(len(items)) if not own[i] & own[j])
-        parts = dict.fromkeys(p for j in others for d in items[j].documents for p in passages(d))
-        offered = [part for part in parts if not any(part in d.text for d in item.documents)]
-        if len(offered) < count:
-            what = f"only {len(offered)} unrelated passages for {item.id}"
-            raise UsageError(what, hint="Give fewer, or more prompts to take them from.")
-        chance = random.Random(f"{seed} {item.id}")  # its own: the order of items decides nothing
-        mixed = list(item.documents)
-        for number, part in enumerate(chance.sample(offered, count), 1):
-            mixed.insert(chance.randint(0, len(mixed)), Document(f"extract {number}", part))
-        found.append(mixed)
-    return found
+        raise UsageError(
+            "noise cannot be mixed into whole messages",
+            hint="Give prompts whose documents stand apart from the question.",
+        )
+
+    passages_by_item = [_passages_of(item) for item in items]
+    mixed_documents = []
+    for item, passages_of_item in zip(items, passages_by_item, strict=True):
+        own_passages = set(passages_of_item)
+        unrelated: dict[str, None] = {}  # a set with a fixed order
+        for other_passages in passages_by_item:
+            if own_passages.isdisjoint(other_passages):
+                unrelated |= dict.fromkeys(other_passages)
+        candidates = [
+            passage
+            for passage in unrelated
+            if not any(passage in document.text for document in item.documents)
+        ]
+        if len(candidates) < count:
+            raise UsageError(
+                f"only {len(candidates)} unrelated passages for {item.id}",
+                hint="Give fewer, or more prompts to take them from.",
+            )
+
+        # Each item has a generator of its own, so that the order of items does not matter.
+        rng = random.Random(f"{seed} {item.id}")
+        documents = list(item.documents)
+        for number, passage in enumerate(rng.sample(candidates, count), 1):
+            noise = Document(f"extract {number}", passage)
+            documents.insert(rng.randint(0, len(documents)), noise)
+        mixed_documents.append(documents)
+    return mixed_documents
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Convert a file."""
+def _passages_of(item: Item) -> list[str]:
+    """The passages of an item's documents, in order."""
+    parts: list[str] = []
+    for document in item.documents:
+        parts += passages(document)
+    return parts
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Convert a file, and add noise if it is asked for."""
     parser = argparse.ArgumentParser(description="Published prompts for ngt bench --prompts.")
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--noise", type=int, default=0, help="unrelated passages for each prompt")
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(words)
+    args = parser.parse_args(argv)
+
     text = args.source.read_text(encoding="utf-8")
-    lines = [converted(json.loads(line)) for line in text.splitlines() if line.strip()]
+    lines = [convert(json.loads(line)) for line in text.splitlines() if line.strip()]
     _write(args.target, lines)
     if not args.noise:
         return
+
     try:
         noisy = with_noise(read_jsonl(args.target), args.noise, args.seed)
         for line, documents in zip(lines, noisy, strict=True):
-            given = [{"name": one.name, "text": one.text} for one in documents]
-            line |= {"documents": given, "context": None, "passages": None}
+            line["documents"] = [
+                {"name": document.name, "text": document.text} for document in documents
+            ]
+            line["context"] = None
+            line["passages"] = None
     except NgtError as error:
         sys.exit(f"{error}. {error.hint}")
     _write(args.target, lines)

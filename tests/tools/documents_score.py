@@ -1,9 +1,10 @@
-"""How well documents are read: ngt's text of real files, and raw PDFium's, beside references.
+"""Score how well documents are read: the text of ngt and of plain PDFium beside references.
 
     python -m tests.tools.documents_score FOLDER
 
-FOLDER holds `docling` and `pdfbox` (files with references), `olmocr` (pages, and tests.jsonl, which
-says what must be there), and `found` (files that were once read wrongly; no references).
+FOLDER has `docling` and `pdfbox` (files with reference texts), `olmocr` (pages, and tests.jsonl
+with what their texts must contain), and `found` (files that were once read wrongly, without
+references).
 """
 
 import html
@@ -25,101 +26,143 @@ from ngtcli.documents.formats import format_of
 from ngtcli.documents.text import Unreadable
 from ngtcli.documents.worker import parse
 
-_MAX_BYTES = 1 << 28  # bytes that a file may unpack to
-_REFERENCE = ".reference.md"
-_MARKS = re.compile(
+_MAX_BYTES = 1 << 28  # that a file may unpack to
+_REFERENCE_SUFFIX = ".reference.md"
+_EQUAL_RATIO = 0.02  # a smaller difference of two ratios does not count
+_MARKDOWN_MARKS = re.compile(
     r"<!--.*?-->|^\s*(?:#+|[-*+]|\d+\.|>|```\w*)\s+|^[\s|:-]+$|\||\*\*|__|`|\\(?=[_*#\[\]<>|])",
     re.MULTILINE,
 )
-_BARS = re.compile(r"(?: \| ?)+")
-_LINKS = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-_SIGNS = str.maketrans("‘’“”–—‐", "''\"\"---")
+_CELL_BARS = re.compile(r"(?: \| ?)+")
+_MARKDOWN_LINKS = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_PLAIN_PUNCTUATION = str.maketrans("‘’“”–—‐", "''\"\"---")
 
 
 def main(folder: Path) -> None:
-    """Print a table of all sets, and a line for each PDF of `found`; each file's row to stderr."""
+    """Print a table of all sets and a line for each PDF of `found`; print each file on stderr."""
     print(f"{'set':<22} {'files':>5} {'ngt':>15} {'PDFium':>15} {'worse':>5} {'better':>6}")
-    docling = sorted((folder / "docling").glob("*" + _REFERENCE))
-    files = [(p.with_name(p.name.removesuffix(_REFERENCE)), p) for p in docling]
-    score_set("docling, PDF", [pair for pair in files if pair[0].suffix == ".pdf"])
-    score_set("docling, other", [pair for pair in files if pair[0].suffix != ".pdf"])
-    for suffix in sorted({path.suffix for path, _ in files} - {".pdf"}):
-        score_set(f"docling, {suffix[1:]}", [pair for pair in files if pair[0].suffix == suffix])
+    docling_files = []
+    for reference in sorted((folder / "docling").glob("*" + _REFERENCE_SUFFIX)):
+        name = reference.name.removesuffix(_REFERENCE_SUFFIX)
+        docling_files.append((reference.with_name(name), reference))
+    pdfs = [pair for pair in docling_files if pair[0].suffix == ".pdf"]
+    others = [pair for pair in docling_files if pair[0].suffix != ".pdf"]
+    score_set("docling, PDF", pdfs)
+    score_set("docling, other", others)
+    for suffix in sorted({path.suffix for path, _ in others}):
+        score_set(f"docling, {suffix[1:]}", [pair for pair in others if pair[0].suffix == suffix])
+
+    pdfbox_files = sorted((folder / "pdfbox").glob("*.pdf"))
     for suffix in (".txt", "-sorted.txt"):
-        pdfs = sorted((folder / "pdfbox").glob("*.pdf"))
-        score_set(f"pdfbox {suffix}", [(p, p.with_name(p.name + suffix)) for p in pdfs])
-    page_tests(folder / "olmocr")
+        pairs = [(path, path.with_name(path.name + suffix)) for path in pdfbox_files]
+        score_set(f"pdfbox {suffix}", pairs)
+
+    score_page_tests(folder / "olmocr")
     for path in sorted((folder / "found").glob("*.pdf")):
-        lost(path)
+        print_lost_text(path)
 
 
 def score_set(name: str, files: Sequence[tuple[Path, Path]]) -> None:
-    """Print the mean character ratio and word F1 over files with a reference.
+    """Print the mean character ratio and word F1 of files with a reference.
 
-    For PDFs also PDFium's, and how many ratios are worse or better by more than 0.02.
+    For PDFs, print those of PDFium, too, and how many ratios are clearly worse or better than its.
     """
     rows = []
     for path, reference in files:
-        wanted = reference.read_text("utf-8", "replace")
-        wanted = plain(wanted) if reference.suffix == ".md" else wanted
-        is_pdf = path.suffix == ".pdf"
-        read = ours(path)
-        # The reference of a PDF has no bars between cells once its marks are stripped.
-        texts = [_BARS.sub(" ", read), pdfium_text(path)] if is_pdf else [plain(read)]
-        rows.append([score(wanted, text) for text in texts for score in (ratio, word_f1)])
-        print(f"  {path.name[:50]:<50} {' '.join(f'{x:.3f}' for x in rows[-1])}", file=sys.stderr)
+        scores = _scores(path, reference)
+        rows.append(scores)
+        shown = " ".join(f"{score:.3f}" for score in scores)
+        print(f"  {path.name[:50]:<50} {shown}", file=sys.stderr)
+
     means = [f"{mean(column):.3f}" for column in zip(*rows, strict=True)]
-    told = "".join(f" {a + ' / ' + b:>15}" for a, b in zip(means[::2], means[1::2], strict=True))
+    cells = ""
+    for ratio_mean, f1_mean in zip(means[::2], means[1::2], strict=True):
+        cells += f" {ratio_mean + ' / ' + f1_mean:>15}"
     gains = [row[0] - row[2] for row in rows if len(row) > 2]
-    counts = f" {sum(g < -0.02 for g in gains):>5} {sum(g > 0.02 for g in gains):>6}"
-    print(f"{name:<22} {len(rows):>5}{told}{counts if gains else ''}")
+    if gains:
+        worse = sum(gain < -_EQUAL_RATIO for gain in gains)
+        better = sum(gain > _EQUAL_RATIO for gain in gains)
+        cells += f" {worse:>5} {better:>6}"
+    print(f"{name:<22} {len(rows):>5}{cells}")
 
 
-def page_tests(folder: Path) -> None:
-    """Print how many tests of each kind pass."""
-    tests = [json.loads(line) for line in (folder / "tests.jsonl").read_text("utf-8").splitlines()]
-    kinds = {"present": _present, "absent": lambda t, x: not _present(t, x), "order": _in_order}
-    for kind, holds in kinds.items():
-        passed, chosen = [0, 0], [test for test in tests if test["type"] == kind]
-        for test in chosen:
+def _scores(path: Path, reference: Path) -> list[float]:
+    """The ratio and F1 of ngt's text, and for a PDF those of PDFium's."""
+    expected = reference.read_text("utf-8", "replace")
+    if reference.suffix == ".md":
+        expected = without_marks(expected)
+    if path.suffix == ".pdf":
+        # The reference of a PDF has no bars between cells once its marks are removed.
+        texts = [_CELL_BARS.sub(" ", ngt_text(path)), pdfium_text(path)]
+    else:
+        texts = [without_marks(ngt_text(path))]
+
+    scores = []
+    for text in texts:
+        scores.append(ratio(expected, text))
+        scores.append(word_f1(expected, text))
+    return scores
+
+
+def score_page_tests(folder: Path) -> None:
+    """Print how many tests of each kind the texts of ngt and of PDFium pass."""
+    lines = (folder / "tests.jsonl").read_text("utf-8").splitlines()
+    tests = [json.loads(line) for line in lines]
+    for kind in ("present", "absent", "order"):
+        tests_of_kind = [test for test in tests if test["type"] == kind]
+        passed = {"ngt": 0, "PDFium": 0}
+        for test in tests_of_kind:
             path = folder / test["pdf"].replace("/", "__")
-            for i, reader in enumerate((ours, pdfium_text)):
-                passed[i] += holds(test, squeezed(_BARS.sub(" ", reader(path))).translate(_SIGNS))
-        print(f"{'olmocr ' + kind:<22} {len(chosen):>5} {passed[0]:>15} {passed[1]:>15}")
+            passed["ngt"] += _passes(test, ngt_text(path))
+            passed["PDFium"] += _passes(test, pdfium_text(path))
+        counts = f"{passed['ngt']:>15} {passed['PDFium']:>15}"
+        print(f"{'olmocr ' + kind:<22} {len(tests_of_kind):>5} {counts}")
 
 
-def _at(words: str, text: str, most: int) -> int:
-    """Where `words` are in `text` with at most so many differences; -1 if nowhere."""
-    words = squeezed(words).translate(_SIGNS)
+def _passes(test: dict[str, Any], page: str) -> bool:
+    """Whether a page's text passes a test of olmOCR-bench."""
+    text = _normalized(_CELL_BARS.sub(" ", page))
+    max_differences = test.get("max_diffs", 0)
+    if test["type"] == "order":
+        first = _find(test["before"], text, max_differences)
+        second = _find(test["after"], text, max_differences)
+        return 0 <= first < second
+
+    if "last_n" in test:
+        text = text[-test["last_n"] :]
+    is_present = _find(test["text"], text, max_differences) >= 0
+    return is_present if test["type"] == "present" else not is_present
+
+
+def _find(words: str, text: str, max_differences: int) -> int:
+    """The index of `words` in a normalized text, with some differences; -1 if it lacks them."""
+    words = _normalized(words)
     if words in text or len(text) < len(words):
         return text.find(words)
-    match = fuzz.partial_ratio_alignment(words, text, score_cutoff=100 * (1 - most / len(words)))
+    cutoff = 100 * (1 - max_differences / len(words))
+    match = fuzz.partial_ratio_alignment(words, text, score_cutoff=cutoff)
     return match.dest_start if match else -1
 
 
-def _present(test: dict[str, Any], text: str) -> bool:
-    text = text[-test["last_n"] :] if "last_n" in test else text
-    return _at(test["text"], text, test.get("max_diffs", 0)) >= 0
+def _normalized(text: str) -> str:
+    """The text with single spaces and plain quotes and dashes."""
+    return with_single_spaces(text).translate(_PLAIN_PUNCTUATION)
 
 
-def _in_order(test: dict[str, Any], text: str) -> bool:
-    first, second = (_at(test[k], text, test.get("max_diffs", 0)) for k in ("before", "after"))
-    return 0 <= first < second
-
-
-def lost(path: Path) -> None:
+def print_lost_text(path: Path) -> None:
     """Print the share of PDFium's letters and words that ngt's text lacks."""
-    raw, mine = pdfium_text(path), ours(path)
+    reference = pdfium_text(path)
+    text = ngt_text(path)
     shares = []
     for unit in (r"[^\W_]", r"\w+"):
-        wanted = Counter(re.findall(unit, raw))
-        missing = wanted - Counter(re.findall(unit, mine))
-        shares.append(missing.total() / max(wanted.total(), 1))
+        expected = Counter(re.findall(unit, reference))
+        missing = expected - Counter(re.findall(unit, text))
+        shares.append(missing.total() / max(expected.total(), 1))
     print(f"found {path.name:<30} lost letters {shares[0]:6.2%}, words {shares[1]:6.2%}")
 
 
-def ours(path: Path) -> str:
-    """The text as ngt reads it; "" for what it refuses."""
+def ngt_text(path: Path) -> str:
+    """The text as ngt reads it; "" if it refuses the file."""
     data = path.read_bytes()
     form = format_of(path.suffix, data[:1024])
     assert form is not None, path
@@ -132,29 +175,32 @@ def ours(path: Path) -> str:
 
 
 def pdfium_text(path: Path) -> str:
-    """The text as PDFium gives it."""
+    """The text that PDFium gives."""
     document = pdfium.PdfDocument(path)
     return "\n".join(page.get_textpage().get_text_range() for page in document)
 
 
-def plain(text: str) -> str:
-    """Markdown without its marks."""
-    return html.unescape(_MARKS.sub(" ", _LINKS.sub(r"\1", text)))
+def without_marks(markdown: str) -> str:
+    """The text of Markdown, without its marks."""
+    without_links = _MARKDOWN_LINKS.sub(r"\1", markdown)
+    return html.unescape(_MARKDOWN_MARKS.sub(" ", without_links))
 
 
-def squeezed(text: str) -> str:
+def with_single_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
-def ratio(a: str, b: str) -> float:
+def ratio(expected: str, text: str) -> float:
     """The Indel similarity of two texts, from 0 to 1."""
-    return Indel.normalized_similarity(squeezed(a), squeezed(b))
+    return Indel.normalized_similarity(with_single_spaces(expected), with_single_spaces(text))
 
 
-def word_f1(a: str, b: str) -> float:
-    """The F1 score of the words of two texts, each as often as it is there."""
-    first, second = (Counter(re.findall(r"\w+", text)) for text in (a, b))
-    return 2 * (first & second).total() / max(first.total() + second.total(), 1)
+def word_f1(expected: str, text: str) -> float:
+    """The F1 score of the words of two texts; a repeated word counts each time."""
+    expected_words = Counter(re.findall(r"\w+", expected))
+    words = Counter(re.findall(r"\w+", text))
+    common = (expected_words & words).total()
+    return 2 * common / max(expected_words.total() + words.total(), 1)
 
 
 if __name__ == "__main__":

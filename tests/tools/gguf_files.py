@@ -1,4 +1,4 @@
-"""GGUF files, written by the package gguf as llama.cpp's converter writes them."""
+"""Write GGUF files with the package gguf, as llama.cpp's converter does."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ import numpy as np
 
 from ngtcli.errors import UsageError
 
-# The names of architectures in such files, by model types of `transformers`.
+# Names of architectures in GGUF files, by model types of `transformers`.
 ARCHITECTURES = {
     "llama": "llama",
     "qwen2": "qwen2",
@@ -18,29 +18,39 @@ ARCHITECTURES = {
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
 }
-CONTROL, USER_DEFINED, NORMAL = 3, 4, 1  # kinds of tokens
-Stored = tuple[str, Any, str]  # a tensor: its name there, its numbers or blocks, its kind
+# Types of tokens in GGUF files.
+NORMAL = 1
+CONTROL = 3
+USER_DEFINED = 4
+Stored = tuple[str, Any, str]  # a tensor's name in the file, its numbers or blocks, its type
 
 
 def names_of(config: Any) -> Any:
-    """What finds the name of a weight there. Raises UsageError for other architectures."""
+    """The map from names of `transformers` to GGUF's. Raises UsageError for an unknown type."""
     import gguf
 
     if config.model_type not in ARCHITECTURES:
-        hint = f"Choose one of {', '.join(ARCHITECTURES)}."
-        raise UsageError(f"no GGUF is written of {config.model_type}", hint=hint)
-    own = ARCHITECTURES[config.model_type]
-    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == own)
-    return gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+        raise UsageError(
+            f"no GGUF is written of {config.model_type}",
+            hint=f"Choose one of {', '.join(ARCHITECTURES)}.",
+        )
+    name = ARCHITECTURES[config.model_type]
+    architecture = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
+    return gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
 
 
 def write(
     path: Path, config: Any, tensors: Iterable[Stored], tokenizer: Any = None, **more: Any
 ) -> None:
-    """Write a file; of a tokenizer, a fast one of byte-level BPE, with its template.
+    """Write a file. Raises UsageError for a model type that is not in ARCHITECTURES.
 
-    `more` are further metadata by the names of the writer's methods, without `add_`; a tuple is
-    their arguments. Raises UsageError for architectures that are not known here.
+    Args:
+        path: The file.
+        config: The model's config.
+        tensors: The tensors.
+        tokenizer: A fast tokenizer of byte-level BPE with a chat template; None: the file has none.
+        more: Further metadata, by names of the writer's methods without `add_`. A tuple has several
+            arguments.
     """
     import gguf
 
@@ -48,7 +58,7 @@ def write(
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rope = config.rope_parameters
-    for key, value in {
+    metadata = {
         "vocab_size": config.vocab_size,
         "block_count": config.num_hidden_layers,
         "embedding_length": config.hidden_size,
@@ -62,14 +72,17 @@ def write(
         "rope_dimension_count": width,
         "layer_norm_rms_eps": config.rms_norm_eps,
         **more,
-    }.items():
-        getattr(writer, f"add_{key}")(*(value if isinstance(value, tuple) else [value]))
+    }
+    for key, value in metadata.items():
+        arguments = value if isinstance(value, tuple) else (value,)
+        getattr(writer, f"add_{key}")(*arguments)
     _add_tokenizer(writer, tokenizer)
-    for name, data, kind in tensors:
-        stored = gguf.GGMLQuantizationType[kind]
-        writer.add_tensor(name, data, raw_dtype=stored)
-    for part in ("header", "kv_data", "tensors"):
-        getattr(writer, f"write_{part}_to_file")()
+    for name, data, tensor_type in tensors:
+        writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[tensor_type])
+
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
     writer.close()
 
 
@@ -79,50 +92,71 @@ def _add_tokenizer(writer: Any, tokenizer: Any) -> None:
         return
     state: Mapping[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     added = {token["id"]: token for token in state["added_tokens"]}
-    tokens = {i: token for token, i in tokenizer.get_vocab().items()}
-    kinds = [
-        NORMAL if i not in added else CONTROL if added[i]["special"] else USER_DEFINED
-        for i in range(len(tokens))
-    ]
+    tokens = {id: token for token, id in tokenizer.get_vocab().items()}
+    types = []
+    for id in range(len(tokens)):
+        if id not in added:
+            types.append(NORMAL)
+        elif added[id]["special"]:
+            types.append(CONTROL)
+        else:
+            types.append(USER_DEFINED)
+
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list([tokens[i] for i in range(len(tokens))])
-    writer.add_token_types(kinds)
+    writer.add_token_list([tokens[id] for id in range(len(tokens))])
+    writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in state["model"]["merges"]])
     writer.add_chat_template(tokenizer.chat_template)
-    for mark in ("bos", "eos", "pad"):
-        if (own := getattr(tokenizer, f"{mark}_token_id")) is not None:
-            getattr(writer, f"add_{mark}_token_id")(own)
+    for name in ("bos", "eos", "pad"):
+        id = getattr(tokenizer, f"{name}_token_id")
+        if id is not None:
+            getattr(writer, f"add_{name}_token_id")(id)
 
 
 def stored(config: Any, weights: Mapping[str, Any], kind: str) -> list[Stored]:
-    """What a file holds of weights, float32 arrays by the names of `transformers`.
+    """The tensors of a file for weights of `transformers`.
 
-    Matrices whose rows fill blocks are of `kind`, all else is float32. Rows of queries and keys are
-    in llama.cpp's order, Gemma's norms have one added, and experts are apart.
+    Vectors are float32. Query and key matrices are permuted as in llama.cpp, 1 is added to Gemma's
+    norms, and the gate and up matrices of experts are separate tensors.
+
+    Args:
+        config: The model's config.
+        weights: float32 arrays by their names.
+        kind: The type of matrices.
     """
     import gguf
 
-    names, made = names_of(config), list[Stored]()
-    whole = gguf.GGMLQuantizationType[kind]
-    for name, values in weights.items():
-        own = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if config.model_type == "llama" and ("q_proj" in name or "k_proj" in name):
-            heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
-            pairs = values.reshape(heads, 2, -1, *values.shape[1:])
-            values = pairs.swapaxes(1, 2).reshape(values.shape)
-        if config.model_type.startswith("gemma") and name.endswith("norm.weight"):
-            values = values + 1
-        parts = [(own, values)]
-        if name.endswith("experts.gate_up_proj"):
-            layer = name.split(".")[2]
-            both = zip(("gate", "up"), np.split(values, 2, axis=1), strict=True)
-            parts = [(f"blk.{layer}.ffn_{which}_exps.weight", half) for which, half in both]
-        elif name.endswith("experts.down_proj"):
-            parts = [(f"{own}.weight".replace(".weight.weight", ".weight"), values)]
-        for label, part in parts:
-            part = np.ascontiguousarray(part, dtype=np.float32)
-            packed = part.ndim > 1 and kind != "F32"
-            data = gguf.quants.quantize(part, whole) if packed else part
-            made.append((label, data, kind if packed else "F32"))
-    return made
+    names = names_of(config)
+    quantization = gguf.GGMLQuantizationType[kind]
+    tensors: list[Stored] = []
+    for name, weight in weights.items():
+        for gguf_name, part in _gguf_parts(config, names, name, weight):
+            values = np.ascontiguousarray(part, dtype=np.float32)
+            if values.ndim > 1 and kind != "F32":
+                tensors.append((gguf_name, gguf.quants.quantize(values, quantization), kind))
+            else:
+                tensors.append((gguf_name, values, "F32"))
+    return tensors
+
+
+def _gguf_parts(config: Any, names: Any, name: str, weight: Any) -> list[tuple[str, Any]]:
+    """The names and values that a weight has in a file."""
+    gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    if config.model_type == "llama" and ("q_proj" in name or "k_proj" in name):
+        # The two halves of a head alternate in llama.cpp.
+        heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+        halves = weight.reshape(heads, 2, -1, *weight.shape[1:])
+        return [(gguf_name, halves.swapaxes(1, 2).reshape(weight.shape))]
+    if config.model_type.startswith("gemma") and name.endswith("norm.weight"):
+        return [(gguf_name, weight + 1)]
+    if name.endswith("experts.gate_up_proj"):
+        layer = name.split(".")[2]
+        gate, up = np.split(weight, 2, axis=1)
+        return [
+            (f"blk.{layer}.ffn_gate_exps.weight", gate),
+            (f"blk.{layer}.ffn_up_exps.weight", up),
+        ]
+    if name.endswith("experts.down_proj"):
+        return [(f"{gguf_name.removesuffix('.weight')}.weight", weight)]
+    return [(gguf_name, weight)]

@@ -1,7 +1,8 @@
-"""`auto` over background counts of any content; run without numba (NUMBA_DISABLE_JIT=1).
+"""Draft with `auto` from background counts of any content: `SEED COUNT` are its arguments.
 
-Then compiled functions are plain Python, and an array sees each of its indices. Prints how many
-arrays of which kind were gone through; raises IndexError at the first index out of bounds.
+Run it without numba (NUMBA_DISABLE_JIT=1): compiled functions are then plain Python, and an array
+checks each index. It prints the number of drafted tokens, and raises IndexError at the first index
+that is out of bounds.
 """
 
 import sys
@@ -15,24 +16,28 @@ from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.tries.background import COUNT, FIRST, FOLLOWED, TOKEN, BackgroundCounts
 from tests.support.background_counts import build_counts
 
-VOCABULARY = 12  # more than the children that are compared before a search
+VOCABULARY = 12  # more than the children of a node that are compared without a search
 
 
-class Guarded(np.ndarray):
-    """An array whose indices, except for slices, are neither negative nor beyond its end."""
+class CheckedArray(np.ndarray):
+    """An array that refuses indices that are negative or beyond its end; slices are not checked."""
 
     def __getitem__(self, key: Any) -> Any:
-        for index, size in zip(key if isinstance(key, tuple) else (key,), self.shape, strict=False):
-            if not isinstance(index, slice) and not 0 <= int(index) < size:
+        indices = key if isinstance(key, tuple) else (key,)
+        for index, size in zip(indices, self.shape, strict=False):
+            if isinstance(index, slice):
+                continue
+            if not 0 <= int(index) < size:
                 raise IndexError(f"{index} of {size}")
         return super().__getitem__(key)
 
 
 def drive(nodes: np.ndarray, by_token: np.ndarray, rng: np.random.Generator) -> int:
-    """Draft and learn over these rows; the number of drafted tokens."""
+    """Draft from these counts and learn; return the number of drafted tokens."""
     nodes[0, TOKEN] = VOCABULARY
-    counts = BackgroundCounts(nodes.view(Guarded), by_token.view(Guarded))
-    drafter, drafted = Auto(DraftSettings(background=counts)), 0
+    counts = BackgroundCounts(nodes.view(CheckedArray), by_token.view(CheckedArray))
+    drafter = Auto(DraftSettings(background=counts))
+    drafted = 0
     log = TokenLog(rng.integers(0, VOCABULARY, 5).tolist())
     drafter.begin(Context(log.token_ids))
     for _ in range(2):
@@ -41,38 +46,62 @@ def drive(nodes: np.ndarray, by_token: np.ndarray, rng: np.random.Generator) -> 
         log.emit(rng.integers(0, VOCABULARY, 2).tolist())
         drafter.learn(log, Outcome())
         drafted += len(tree)
-    escapes, probabilities = drafter.tallies.escape, drafter.search(log, Room(8))
+    escapes = drafter.tallies.escape
+    assert np.isfinite(escapes).all()
+    assert (escapes > 0).all()
+    assert (escapes < 1).all()
+    probabilities = drafter.search(log, Room(8))
     assert probabilities is not None
-    assert np.isfinite(escapes).all() and (escapes > 0).all() and (escapes < 1).all()
-    assert (probabilities > 0).all() and (probabilities < 1 + 1e-9).all()
+    assert (probabilities > 0).all()
+    assert (probabilities < 1 + 1e-9).all()
     return drafted
 
 
-def numbers(rng: np.random.Generator, shape: Any, rows: int) -> np.ndarray:
-    """Half of them rows of an array, half bounds of what int32 holds and their like."""
-    odd = np.array([-(2**31), -1, 0, 1, 2, rows - 1, rows, 2**31 - 1], np.int32)
-    small = rng.integers(0, rows, shape).astype(np.int32)
-    return np.array(np.where(rng.random(shape) < 0.5, rng.choice(odd, shape), small))
+def odd_numbers(rng: np.random.Generator, shape: Any, rows: int) -> np.ndarray:
+    """Numbers of which half are valid rows of an array, and half are near the bounds of int32."""
+    bounds = np.array([-(2**31), -1, 0, 1, 2, rows - 1, rows, 2**31 - 1], np.int32)
+    valid = rng.integers(0, rows, shape).astype(np.int32)
+    return np.array(np.where(rng.random(shape) < 0.5, rng.choice(bounds, shape), valid))
+
+
+def random_arrays(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Arrays of random numbers alone."""
+    rows = int(rng.integers(2, 12))
+    return odd_numbers(rng, (rows, 4), rows), odd_numbers(rng, (rows, 2), rows)
+
+
+def valid_counts(rng: np.random.Generator) -> BackgroundCounts:
+    return build_counts([rng.integers(0, VOCABULARY, 100).tolist()], least=())
+
+
+def changed_arrays(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Valid counts in which some numbers are changed."""
+    counts = valid_counts(rng)
+    for array, column in ((counts.nodes, rng.integers(4)), (counts.by_token, 1)):
+        rows = rng.integers(0, len(array), len(array) // 8)
+        array[rows, column] = odd_numbers(rng, len(rows), len(array))
+    return counts.nodes, counts.by_token
+
+
+def arrays_with_equal_children(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Counts in which some nodes have the same child several times, each with the full count."""
+    counts = valid_counts(rng)
+    for node in rng.integers(0, len(counts), 5):
+        first, end = counts.nodes[node : node + 2, FIRST]
+        counts.nodes[first:end, TOKEN] = counts.nodes[first, TOKEN]
+        counts.nodes[first:end, COUNT] = counts.nodes[node, FOLLOWED]
+    return counts.nodes, counts.by_token
 
 
 def main() -> None:
-    """Arrays of random numbers, and true ones with some numbers changed."""
-    rng = np.random.default_rng(int(sys.argv[1]))
+    """Draft from arrays of each kind, and print the number of drafted tokens."""
+    seed, repeats = (int(argument) for argument in sys.argv[1:])
+    rng = np.random.default_rng(seed)
     drafted = 0
-    for _ in range(int(sys.argv[2])):
-        size = int(rng.integers(2, 12))
-        drafted += drive(numbers(rng, (size, 4), size), numbers(rng, (size, 2), size), rng)
-        true = build_counts([rng.integers(0, VOCABULARY, 100).tolist()], least=())
-        for array, column in ((true.nodes, rng.integers(4)), (true.by_token, 1)):
-            rows = rng.integers(0, len(array), len(array) // 8)
-            array[rows, column] = numbers(rng, len(rows), len(array))
-        drafted += drive(true.nodes, true.by_token, rng)
-        same = build_counts([rng.integers(0, VOCABULARY, 100).tolist()], least=())
-        for node in rng.integers(0, len(same), 5):  # one token several times, each time always
-            low, high = same.nodes[node : node + 2, FIRST]
-            same.nodes[low:high, TOKEN] = same.nodes[low, TOKEN]
-            same.nodes[low:high, COUNT] = same.nodes[node, FOLLOWED]
-        drafted += drive(same.nodes, same.by_token, rng)
+    for _ in range(repeats):
+        for make_arrays in (random_arrays, changed_arrays, arrays_with_equal_children):
+            nodes, by_token = make_arrays(rng)
+            drafted += drive(nodes, by_token, rng)
     print(drafted)
 
 
