@@ -74,7 +74,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_pages_have_examples() -> None:
-    assert len(EXAMPLES) > 50 and set(SLOW) < {example.values[0][0] for example in EXAMPLES}
+    assert len(EXAMPLES) > 50
+    assert set(SLOW) < {example.values[0][0] for example in EXAMPLES}
 
 
 @pytest.mark.parametrize("words", EXAMPLES)
@@ -137,7 +138,8 @@ def test_every_page_is_listed_and_linked() -> None:
         assert ngt("help", name).stdout == topics()[name].read_bytes()
     assert b"Usage: ngt trie list" in ngt("help", "trie", "list").stdout
     wrong = ngt("help", "nonesuch")
-    assert wrong.returncode == 2 and b"documents" in wrong.stderr
+    assert wrong.returncode == 2
+    assert b"documents" in wrong.stderr
 
 
 def test_the_glossary_has_forty_words_at_most() -> None:
@@ -150,8 +152,11 @@ def test_the_glossary_has_forty_words_at_most() -> None:
 def test_a_page_fits_the_terminal(columns: int) -> None:
     shown, code = in_terminal("help", "documents", columns=columns, NO_COLOR="1")
     lines = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
-    assert code == 0 and max(map(len, lines)) <= columns and "Formats" in " ".join(lines)
-    assert "```" not in shown and "|---" not in shown
+    assert code == 0
+    assert max(map(len, lines)) <= columns
+    assert "Formats" in " ".join(lines)
+    assert "```" not in shown
+    assert "|---" not in shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

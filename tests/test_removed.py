@@ -15,7 +15,8 @@ from tests.support.helpers import HARBOUR, ngt
 def test_a_removed_command_says_what_to_use_instead(name: str, more: tuple[str, ...]) -> None:
     done = ngt(*name.split(), *more)
     what = f"ngt: the command ngt {name} was removed\n{removed.COMMANDS[name]}\n"
-    assert (done.returncode, done.stderr.decode()) == (2, what)
+    assert done.returncode == 2
+    assert done.stderr.decode() == what
     assert done.stdout == b""
 
 
@@ -25,7 +26,8 @@ def test_a_file_with_the_name_of_a_removed_command_is_read(
     monkeypatch.chdir(tmp_path)
     Path("quality").write_text("The harbour was built in 1870.")
     done = ngt("bench", "quality", "--method", "nothing")
-    assert done.returncode == 2 and b"nothing" in done.stderr  # what else is wrong
+    assert done.returncode == 2
+    assert b"nothing" in done.stderr  # what else is wrong
     assert b"was removed" not in done.stderr
 
 
@@ -34,21 +36,25 @@ def test_a_removed_flag_says_what_to_use_instead(name: str) -> None:
     *command, flag = name.split()
     done = ngt(*(command or ["ask"]), flag, "x")
     what = f"ngt: unknown option {flag}\n{removed.FLAGS[name]}\n"
-    assert (done.returncode, done.stderr.decode()) == (2, what)
+    assert done.returncode == 2
+    assert done.stderr.decode() == what
 
 
 @pytest.mark.parametrize("name", removed.SETTINGS)
 def test_a_removed_setting_says_what_to_do(name: str, own_home: Path) -> None:
     by_flag = ngt("summarize", HARBOUR, "--set", f"{name}=yes", "--dry-run")
-    assert by_flag.returncode == 2 and removed.SETTINGS[name] in by_flag.stderr.decode()
+    assert by_flag.returncode == 2
+    assert removed.SETTINGS[name] in by_flag.stderr.decode()
     by_variable = ngt("config", "show", **{f"NGT_{name.upper()}": "yes"})
-    assert by_variable.returncode == 0 and removed.SETTINGS[name] in by_variable.stderr.decode()
+    assert by_variable.returncode == 0
+    assert removed.SETTINGS[name] in by_variable.stderr.decode()
     file = own_home / "config" / "config.yaml"
     file.parent.mkdir(parents=True)
     file.write_text(f"{name}: true\n")
     by_file = ngt("summarize", HARBOUR, "--dry-run")
     says = f"ngt: {file}: the setting {name} was removed\n{removed.SETTINGS[name]}\n"
-    assert (by_file.returncode, by_file.stderr.decode()) == (2, says)
+    assert by_file.returncode == 2
+    assert by_file.stderr.decode() == says
 
 
 def test_what_is_there_is_not_called_removed() -> None:

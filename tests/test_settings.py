@@ -98,8 +98,11 @@ def test_a_bad_settings_file_is_named_with_exit_code_2(kind, tmp_path, monkeypat
     make, words = ODD_FILES[kind]
     make(tmp_path / "ngt.yaml")
     _, code, said = run("config", "show")
-    assert code == 2 and "ngt.yaml" in said and words in said
-    assert len(said) < 400 and "\n" in said.strip()
+    assert code == 2
+    assert "ngt.yaml" in said
+    assert words in said
+    assert len(said) < 400
+    assert "\n" in said.strip()
 
 
 # What ./ngt.yaml may set: how drafts and answers are made, and how documents are read. A new
@@ -131,15 +134,19 @@ def test_a_file_in_the_current_folder_sets_answers_and_reading_alone(
     by_name = {layer.origin: layer for layer in environment_and_file_layers()}
     layer = by_name["ngt.yaml"]
     if name in OF_PROJECTS:
-        assert name in layer.values and not layer.ignored
+        assert name in layer.values
+        assert not layer.ignored
     else:
-        assert name not in layer.values and layer.ignored == (name,)
+        assert name not in layer.values
+        assert layer.ignored == (name,)
         own = config_file({name: value})
         assert name in environment_and_file_layers()[2].values
         done = ngt("config", "show", cwd=tmp_path)
         said = done.stderr.decode()
-        assert said.count("\n") == 1 and f"may not set {name}" in said
-        assert about.flag in said and str(own) in said
+        assert said.count("\n") == 1
+        assert f"may not set {name}" in said
+        assert about.flag in said
+        assert str(own) in said
 
 
 def config_file(values: dict[str, Any]) -> Path:
@@ -174,7 +181,8 @@ def test_a_file_in_the_current_folder_has_no_other_file_read(
     (tmp_path / "s.json").write_text('{"type": "object", "properties": {"secret": {}}}')
     (tmp_path / "ngt.yaml").write_text(json.dumps({name: value}))
     done = ngt("summarize", HARBOUR, "--dry-run", cwd=tmp_path)
-    assert done.returncode == 0 and b"secret" not in done.stdout
+    assert done.returncode == 0
+    assert b"secret" not in done.stdout
     assert f"may not set {name}, which is ignored".encode() in done.stderr
 
 
@@ -183,7 +191,8 @@ def test_a_schema_without_a_file_may_stand_in_the_current_folder(tmp_path: Path)
     for schema in ("who", "total float: net/gross"):
         (tmp_path / "ngt.yaml").write_text(json.dumps({"schema": schema}))
         done = ngt("ask", "-d", HARBOUR, "Who?", "--dry-run", "--json", cwd=tmp_path)
-        assert done.returncode == 0 and b"ignored" not in done.stderr
+        assert done.returncode == 0
+        assert b"ignored" not in done.stderr
         assert [*json.loads(done.stdout)["schema"]["properties"]] == [schema.split()[0]]
 
 
@@ -199,7 +208,8 @@ def test_a_folder_neither_empties_the_cache_nor_names_a_model(tmp_path: Path) ->
     (tmp_path / "ngt.yaml").write_text("cache_mb: 1\nmodel: someone/tracker\nmax_tokens: 3\n")
     done = ngt("summarize", HARBOUR, "--json", "--method", "none", cwd=tmp_path)
     answer = json.loads(done.stdout)
-    assert answer["model"] == "builtin" and answer["statistics"]["new_tokens"] == 3
+    assert answer["model"] == "builtin"
+    assert answer["statistics"]["new_tokens"] == 3
     assert answer["settings"]["cache_mb"] == SETTINGS["cache_mb"].default
     assert b"may not set cache_mb, model" in done.stderr
     after = json.loads(ngt("cache", "list", "--json").stdout)
@@ -222,25 +232,36 @@ def test_a_bad_preset_is_marked_and_the_others_are_listed(kind: str, presets: Pa
     make(presets / "mine.yaml")
     result, code, _ = run("presets", "list", "--json")
     rows = {row["name"]: row for row in json.loads(result.stdout)}
-    assert code == 0 and set(rows) == {"ask", "chat", "extract", "generate", "mine", "summarize"}
+    assert code == 0
+    assert set(rows) == {"ask", "chat", "extract", "generate", "mine", "summarize"}
     assert "mine.yaml" in rows["mine"]["error"]
     assert [name for name in rows if "error" in rows[name]] == ["mine"]
     table, code, _ = run("presets", "list")
-    assert code == 0 and "mine\tbroken: " in table.stdout and "chat\tAnswer" in table.stdout
+    assert code == 0
+    assert "mine\tbroken: " in table.stdout
+    assert "chat\tAnswer" in table.stdout
     _, code, said = run("summarize", "x.txt", "-p", "mine")
-    assert code == 2 and "mine.yaml" in said and words in said and "-p NAME" in said
+    assert code == 2
+    assert "mine.yaml" in said
+    assert words in said
+    assert "-p NAME" in said
 
 
 def test_a_broken_summarize_preset_does_not_hide_the_settings(presets: Path) -> None:
     (presets / "summarize.yaml").write_text("template: 3\n")
     result, code, _ = run("config", "show", "--json", "--set", "n=9")
     about = {"value": 9, "origin": "flag", "help": SETTINGS["n"].help}
-    assert code == 0 and json.loads(result.stdout)["n"] == about
-    assert "summarize.yaml" in result.stderr and result.stderr.count("\n") == 1
+    assert code == 0
+    assert json.loads(result.stdout)["n"] == about
+    assert "summarize.yaml" in result.stderr
+    assert result.stderr.count("\n") == 1
     _, code, said = run("config", "show", "-p", "summarize")
-    assert code == 2 and "summarize.yaml" in said
+    assert code == 2
+    assert "summarize.yaml" in said
     _, code, said = run("summarize", "x.txt")
-    assert code == 2 and "summarize.yaml" in said and "-p NAME" in said
+    assert code == 2
+    assert "summarize.yaml" in said
+    assert "-p NAME" in said
     assert run("summarize", "x.txt", "-p", "chat")[1] == 3  # continues, to the missing document
 
 
@@ -248,7 +269,9 @@ def test_dates_and_odd_keys_in_a_presets_origin_are_json(presets: Path) -> None:
     origin = "provenance: {date: 2026-11-21, 3: .nan, big: 0x" + "7" * 6000 + ", none: null}\n"
     (presets / "mine.yaml").write_text(TEMPLATE + origin)
     kept = load_preset("mine").provenance
-    assert kept["date"] == "2026-11-21" and kept["3"] == "nan" and kept["none"] is None
+    assert kept["date"] == "2026-11-21"
+    assert kept["3"] == "nan"
+    assert kept["none"] is None
     assert "thousands" in kept["big"]
     shown_as = json.loads(run("presets", "show", "mine", "--json")[0].stdout)
     assert shown_as["provenance"] == kept
@@ -276,7 +299,10 @@ def test_dates_and_odd_keys_in_a_presets_origin_are_json(presets: Path) -> None:
 )
 def test_a_bad_variable_is_named_with_exit_code_2(variable: str, value: str, words: str) -> None:
     result, code, said = run("config", "show", **{variable: value})
-    assert code == 2 and words in said and len(said) < 400 and not result.stderr
+    assert code == 2
+    assert words in said
+    assert len(said) < 400
+    assert not result.stderr
 
 
 def test_stop_strings_that_are_no_lists_are_taken_as_they_are() -> None:
@@ -363,9 +389,11 @@ def test_reading_settings_changes_nothing_of_the_process(monkeypatch: pytest.Mon
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(cache_limit, "max_bytes", 7)
     settings = settings_of([Layer("flag", {"cache_mb": 3})]).settings
-    assert "HF_HUB_OFFLINE" not in os.environ and cache_limit.max_bytes == 7
+    assert "HF_HUB_OFFLINE" not in os.environ
+    assert cache_limit.max_bytes == 7
     apply_to_process(settings)
-    assert os.environ["HF_HUB_OFFLINE"] == "1" and cache_limit.max_bytes == 3_000_000
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    assert cache_limit.max_bytes == 3_000_000
 
 
 def test_a_hub_is_asked_where_one_of_the_models_is_not_here(

@@ -74,7 +74,8 @@ def test_the_class_is_the_one_that_autotokenizer_chooses_and_gives_its_ids(
                 text, add_special_tokens=special
             )
     assert own.model_max_length == auto.model_max_length
-    assert own.eos_token_id == auto.eos_token_id and own.chat_template == auto.chat_template
+    assert own.eos_token_id == auto.eos_token_id
+    assert own.chat_template == auto.chat_template
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,8 @@ def test_what_is_read_of_a_configuration_is_what_its_class_says(
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **values}))
     for name in ("model.safetensors", "tokenizer.json"):  # a model's folder has them
         (tmp_path / name).write_bytes(b"")
-    whole, own = AutoConfig.from_pretrained(tmp_path), load_config(str(tmp_path))
+    whole = AutoConfig.from_pretrained(tmp_path)
+    own = load_config(str(tmp_path))
     for name in ("vocab_size", "max_position_embeddings"):
         assert getattr(own, name) == getattr(whole, name)
     kinds = [(getattr(c, "rope_parameters", None) or {}).get("rope_type") for c in (own, whole)]
@@ -258,7 +260,8 @@ def test_imports_without_collection_leave_collection_as_it_was() -> None:
             pass
         assert not gc.isenabled()
     # Objects that were frozen before may go meanwhile; nothing new was loaded, so none come.
-    assert gc.isenabled() and gc.get_freeze_count() <= before
+    assert gc.isenabled()
+    assert gc.get_freeze_count() <= before
     with pytest.raises(ImportError), without_collection():
         raise ImportError
     assert gc.isenabled()
@@ -298,5 +301,6 @@ def test_threads_that_wait_sleep_unless_the_user_says_otherwise(chosen: str) -> 
     command = [*NGT, "summarize", HARBOUR, "--max-tokens", "1"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
     spins = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
-    assert done.returncode == 0 and spins, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert spins
     assert all((int(count) > 0) == (chosen == "active") for count in spins)

@@ -64,7 +64,8 @@ def test_a_file_whose_name_is_a_tilde(tmp_path: Path, monkeypatch: pytest.Monkey
     write_files(tmp_path, user__mine_txt="The user's.")
     assert names(load(["~"])) == names(load(["~/mine.txt"])) == ["mine.txt"]
     (tmp_path / "~").write_text("A file.")
-    assert names(load(["~"])) == ["~"] and names(load(["~/mine.txt"])) == ["mine.txt"]
+    assert names(load(["~"])) == ["~"]
+    assert names(load(["~/mine.txt"])) == ["mine.txt"]
     (tmp_path / "~").unlink()
     write_files(tmp_path, **{"~__other_txt": "A folder."})
     assert names(load(["~"])) == ["other.txt"]
@@ -118,7 +119,8 @@ def test_unusable_content_is_named(tmp_path: Path, content: bytes, message: str)
     for arguments in ([str(tmp_path / "a.txt")], [str(tmp_path)], [str(tmp_path / "*.txt")]):
         with pytest.raises(InputError, match=message) as caught:
             load(arguments)
-        assert "a.txt" in str(caught.value) and caught.value.hint
+        assert "a.txt" in str(caught.value)
+        assert caught.value.hint
         assert caught.value.exit_code == 3
     with pytest.raises(InputError, match=message):
         load(["-"], io.BytesIO(content))
@@ -205,7 +207,8 @@ def test_unreadable_files_in_folders_are_skipped_with_reasons(tmp_path: Path) ->
     ]
     assert sorted(s.kind for s in loaded.skipped if s.kind) == [".gif", ".gif"]
     pattern = load([str(tmp_path / "[a-b].*")])  # of which every kind is tried
-    assert names(pattern) == ["a.txt"] and skipped(pattern) == [("b.txt", "empty")]
+    assert names(pattern) == ["a.txt"]
+    assert skipped(pattern) == [("b.txt", "empty")]
     (tmp_path / "a.log").write_text("a log")
     assert names(load([str(tmp_path / "*.log")])) == ["a.log"]
 
@@ -316,7 +319,8 @@ def test_no_more_than_the_limit_is_read_and_the_hint_names_its_setting(tmp_path:
     one = Settings().replace(max_mb=1)
     write_files(tmp_path, a_txt="a" * 600_000, b_txt="b" * 300_000, c_txt="c" * 1_000_001)
     loaded = load([str(tmp_path)], settings=one)
-    assert names(loaded) == ["a.txt", "b.txt"] and skipped(loaded) == [("c.txt", "more than 1 MB")]
+    assert names(loaded) == ["a.txt", "b.txt"]
+    assert skipped(loaded) == [("c.txt", "more than 1 MB")]
     write_files(tmp_path, d_txt="d" * 300_000)
     for path, told in (
         (str(tmp_path / "c.txt"), "c.txt: more than 1 MB"),

@@ -92,10 +92,8 @@ STUB = b"plain\n\nPlease use another program."
 PAGE = b"html\n\n<p>" + b"The whole letter, in many words. " * 4 + b"</p>"
 INNER = b"\n--q\nContent-Type: message/rfc822\n\nFrom: b@x.example\nSubject: T\n\nInner."
 FLOWED = b"Content-Type: text/plain; format=flowed"
-HEAD_SEEN, LETTER = (
-    "From: a@x.example\nSubject: S",
-    ("The whole letter, in many words. " * 4).strip(),
-)
+HEAD_SEEN = "From: a@x.example\nSubject: S"
+LETTER = ("The whole letter, in many words. " * 4).strip()
 TEXTS = {
     # Tables: what Excel says is between cells, escapes, one column, other signs.
     "sep.csv": (b"sep=;\r\na;b\r\n1,5;2\r\n", "a | b\n1,5 | 2"),
@@ -256,7 +254,8 @@ def test_an_encoding_that_is_set_is_used_for_text_that_is_not_utf_8(tmp_path: Pa
     ],
 )
 def test_one_field_of_records_and_tables(name: str, field: str, text: str) -> None:
-    data, suffix = (made.FOLDER / name).read_bytes(), suffix_of(name)
+    data = (made.FOLDER / name).read_bytes()
+    suffix = suffix_of(name)
     assert read(data, suffix, field=field).text == text
     with pytest.raises(Unreadable, match=r"no (text in a field|column) 'x'"):
         read(data, suffix, field="x")
@@ -309,7 +308,8 @@ def test_no_block_of_a_long_page_is_lost_and_menus_are_left_out(links: str) -> N
     ]
     page = f"<nav>{'<p>Menu</p>' * 7}</nav><article>{''.join(f'<p>{b}' for b in blocks)}</article>"
     text = read((page + links).encode(), ".html").text
-    assert text.split("\n\n")[:500] == blocks and "Menu" not in text
+    assert text.split("\n\n")[:500] == blocks
+    assert "Menu" not in text
 
 
 ARABIC = "كان هناك رجل حكيم في قرية من القرى يعرف كل شيء عن الحياة. "
@@ -337,7 +337,8 @@ def test_pages_are_decoded_by_the_encoding_that_fits_with_a_warning(
 ) -> None:
     page = f"<!doctype html><html><head><meta charset={declared}></head><body><p>{text * 5}</p>"
     found = read(page.encode(encoding), ".html")
-    assert found.text == (text * 5).strip() and found.about.warnings == (told,) * bool(told)
+    assert found.text == (text * 5).strip()
+    assert found.about.warnings == (told,) * bool(told)
 
 
 def test_a_damaged_page_in_utf8_stays_utf8() -> None:
@@ -373,7 +374,8 @@ def test_broken_files_are_skipped_with_their_errors(tmp_path: Path) -> None:
     (tmp_path / "z.txt").write_text("fine")
     loaded = load([str(tmp_path)])
     told = {Path(s.name).name: s.reason for s in loaded.skipped}
-    assert [d.name for d in loaded.documents] == ["z.txt"] and set(told) == set(BROKEN)
+    assert [d.name for d in loaded.documents] == ["z.txt"]
+    assert set(told) == set(BROKEN)
     assert all(words in told[name] for name, (_, words) in BROKEN.items())
 
 

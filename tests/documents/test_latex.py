@@ -17,7 +17,8 @@ pytest.importorskip("pylatexenc")
 
 def read(source: str, body: bool = True) -> Extracted:
     """What is read of a document with this body, or of this source."""
-    begin, end = r"\documentclass{article}\begin{document}", r"\end{document}"
+    begin = r"\documentclass{article}\begin{document}"
+    end = r"\end{document}"
     text = f"{begin}\n{source}\n{end}" if body else source
     return parse("latex", ParserInput(data=text.encode(), suffix=".tex", max_bytes=10_000_000))
 
@@ -113,7 +114,8 @@ def test_the_encoding_that_a_file_declares_is_its_own() -> None:
     found = parse(
         "latex", ParserInput(data=source.encode("cp1251"), suffix=".tex", max_bytes=10**6)
     )
-    assert found.text == "Съешь же ещё булок" and not found.about.warnings
+    assert found.text == "Съешь же ещё булок"
+    assert not found.about.warnings
 
 
 def calls(source: str) -> int:

@@ -327,7 +327,8 @@ def test_sheets_are_read_as_they_are_shown(
     table: str, text: str, warnings: tuple[str, ...]
 ) -> None:
     extracted = read(table, kind="spreadsheet")
-    assert (extracted.text, extracted.about.warnings) == (f"S\n\n{text}", warnings)
+    assert extracted.text == f"S\n\n{text}"
+    assert extracted.about.warnings == warnings
 
 
 NOTE = "<office:annotation><dc:creator>Ines</dc:creator><text:p>No.</text:p></office:annotation>"

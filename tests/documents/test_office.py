@@ -64,7 +64,8 @@ def test_old_and_encrypted_office_files_say_what_to_do(
         (tmp_path / name).write_bytes(b"\xd0\xcf\x11\xe0" + bytes(60))
         with pytest.raises(InputError, match=f"{name}: an old or an encrypted office") as caught:
             load([str(tmp_path / name)])
-        assert "without a password" in caught.value.hint and "to docx FILE" in caught.value.hint
+        assert "without a password" in caught.value.hint
+        assert "to docx FILE" in caught.value.hint
         (tmp_path / name).rename(tmp_path / "a.doc")
     with pytest.raises(InputError, match="only .doc 1") as caught:
         load([str(tmp_path)])

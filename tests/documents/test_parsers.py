@@ -126,7 +126,8 @@ def test_a_hung_worker_is_killed_and_no_file_is_blamed(
 
     with ThreadPoolExecutor() as threads:
         for error in threads.map(read, pools, [spaces for _, spaces in STILL]):
-            assert isinstance(error, Unreadable) and not isinstance(error, FailedParser)
+            assert isinstance(error, Unreadable)
+            assert not isinstance(error, FailedParser)
             assert not error.lasting
 
 
@@ -181,7 +182,9 @@ def test_a_library_that_cannot_be_loaded_is_not_the_files_fault(
 ) -> None:
     monkeypatch.setattr("ngtcli.documents.formats.import_module", Mock(side_effect=error))
     reply = worker._reply_to(JSON, source(b"[1]"), 10**9)[0]
-    assert reply["error"] == said and words in reply["reason"] and len(reply["reason"]) < 250
+    assert reply["error"] == said
+    assert words in reply["reason"]
+    assert len(reply["reason"]) < 250
     assert not reply.get("lasting")
 
 
@@ -248,13 +251,15 @@ def test_a_worker_killed_from_outside_is_not_the_files_fault(
     monkeypatch.setattr(parsers, "_CODE", dying_of(number, 1, marks) + parsers._CODE)
     with pytest.raises(Unreadable, match=f"something else ended its parser .{number.name}") as told:
         pool.extract(JSON, source(b"[2]"))
-    assert not told.value.lasting and not isinstance(told.value, FailedParser)
+    assert not told.value.lasting
+    assert not isinstance(told.value, FailedParser)
     assert "Run it again" in told.value.advice
     assert pool.extract(JSON, source(b"[3]")).text == "[3]"
 
 
 def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_worker() -> None:
-    pool, errors = Parsers(*SMALL), list[BaseException]()
+    pool = Parsers(*SMALL)
+    errors = list[BaseException]()
 
     def read() -> None:
         try:
@@ -361,7 +366,8 @@ def test_a_worker_opens_no_connection_starts_nothing_and_writes_nothing(
         f"{CONFINED}try:\n    {attempt.format(path=str(out))}\n"
         "except (OSError, MemoryError):\n    print('refused')\n"
     )
-    assert done.stdout == "refused\n" and not (out.exists() and out.read_text()), done
+    assert done.stdout == "refused\n", done
+    assert not (out.exists() and out.read_text())
 
 
 # The same by system calls of a library, of which Python sees nothing. Each gives -1.
@@ -438,7 +444,8 @@ def test_native_code_in_a_worker_reaches_no_network_no_program_and_no_file(
     )
     done = child(code)
     assert done.stdout.strip() == f"[True, True, True] {[-1] * len(attempts)}", done
-    assert path.read_text() == "private" and len(os.listdir(tmp_path)) == 2
+    assert path.read_text() == "private"
+    assert len(os.listdir(tmp_path)) == 2
 
 
 def test_a_worker_that_aborts_is_seen_to_and_threads_still_start() -> None:
@@ -447,7 +454,8 @@ def test_a_worker_that_aborts_is_seen_to_and_threads_still_start() -> None:
         "thread = threading.Thread(target=lambda: print('ran', flush=True))\n"
         "thread.start(); thread.join()\nos.abort()\n"
     )
-    assert (done.returncode, done.stdout) == (-signal.SIGABRT, "ran\n"), done
+    assert done.returncode == -signal.SIGABRT, done
+    assert done.stdout == "ran\n"
 
 
 def test_parsers_beside_ngt_are_loaded_wherever_it_is_installed(tmp_path: Path) -> None:

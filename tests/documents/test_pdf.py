@@ -49,7 +49,8 @@ def test_pages_and_headings_of_a_pdf_and_how_many_lines_were_left_out() -> None:
     sections = found.about.sections
     assert [s.page for s in sections] == [1, 1, 2, 3, 4]  # the header is before a title
     assert all(found.text.startswith(t, s.start) for t, s in zip(titles, sections[1:], strict=True))
-    assert (found.about.pages, found.about.dropped) == (4, 3 + 4)
+    assert found.about.pages == 4
+    assert found.about.dropped == 3 + 4
 
 
 TEXT = ["The harbour of Varn was opened in the year 1932 by the", "fishermen of the village."]
@@ -226,7 +227,9 @@ def test_a_blank_page_is_no_scan() -> None:
 def test_a_page_of_only_a_head_and_pages_without_text_are_unchanged() -> None:
     pages = [["Varn", f"Text of {town}", "."] for town in ("Lund", "Berg", "Hov", "Aker")]
     kept, dropped = running_lines(*pages[:2], ["Varn"], [], *pages[2:])
-    assert dropped == 4 and kept[2:4] == [[], []] and kept[0] == pages[0]
+    assert dropped == 4
+    assert kept[2:4] == [[], []]
+    assert kept[0] == pages[0]
     assert kept[4:] == [page[1:] for page in pages[2:]]
     only = [[], [], ["Varn", "Text of Lund.", "1"], []]
     assert running_lines(*only) == (only, 0)
@@ -318,7 +321,8 @@ def annotated(
 
 
 def test_text_typed_onto_a_page_is_in_its_place_and_notes_follow() -> None:
-    right, below = (90, 748, 200, 762), (50, 600, 200, 620)
+    right = (90, 748, 200, 762)
+    below = (50, 600, 200, 620)
     text = "Rent: 950 euro\n\nSigned by the tenant."
     assert annotated("FreeText", "950 euro", right) == text
     assert annotated("FreeText", "Paid.", below).split("\n\n")[-1] == "Paid."

@@ -33,7 +33,8 @@ def test_a_stretch_names_its_page_or_the_heading_above_it(section: Section, plac
     about = About("pdf", 2, sections=(section,))
     text = "Nothing of interest. The ferry leaves at noon today."
     sources = sources_of("The ferry leaves at noon", [Document("a.pdf", text, about)])
-    assert sources.spans[0].place == place and sources.verbatim_share == 1.0
+    assert sources.spans[0].place == place
+    assert sources.verbatim_share == 1.0
 
 
 def shown(runs: list[Run], sources: Sources) -> str:
@@ -125,7 +126,8 @@ def test_characters_that_are_written_in_several_ways_are_one(
     plain: str, typeset: str, is_plain: bool
 ) -> None:
     answer, text = (plain, typeset) if is_plain else (typeset, plain)
-    before, behind = "“Some” words \ufb01rst: ", " … and last."
+    before = "“Some” words \ufb01rst: "
+    behind = " … and last."
     assert spans(f"So: {answer}!", [f"{before}{text}{behind}"]) == [
         Span(4, 4 + len(answer), 0, len(before), len(before) + len(text))
     ]
@@ -193,7 +195,8 @@ def test_cite_marks_the_answer_and_lists_the_places_in_a_file_too(
 ) -> None:
     done = ngt("summarize", str(note), "--cite")
     answer, line = done.stdout.decode().strip().split("\n\n")
-    assert "[1]" in answer and line.startswith("[1] note.txt: “")
+    assert "[1]" in answer
+    assert line.startswith("[1] note.txt: “")
     out = tmp_path / "answer.txt"
     assert ngt("summarize", str(note), "--cite", "-o", str(out)).stdout == b""
     assert out.read_text().strip() == f"{answer}\n\n{line}"
@@ -212,15 +215,20 @@ def test_places_link_to_the_file_at_its_page(tmp_path: Path, monkeypatch) -> Non
     lines = terminal_list(sources_of("one two three four", [document]).places(), 60, True)
     uri, end = LINK.findall(lines)
     assert uri == path.as_uri() + "#page=2"
-    assert re.fullmatch(r"[!-~]+", uri) and "%25" in uri and ";" not in uri and end == ""
+    assert re.fullmatch(r"[!-~]+", uri)
+    assert "%25" in uri
+    assert ";" not in uri
+    assert end == ""
 
 
 def test_no_text_of_a_document_becomes_a_link() -> None:
     text = "click \x1b]8;;https://evil.example\x1b\\ here now please"
     sources = sources_of(text, [Document("\x1b]8;;https://evil\x07.txt", text)])
     styled = terminal_list(sources.places(), 80, True)
-    assert sources.spans and LINK.findall(styled) == []  # it is no file
-    assert "\x1b]8" not in styled and "\x07" not in styled
+    assert sources.spans
+    assert LINK.findall(styled) == []  # it is no file
+    assert "\x1b]8" not in styled
+    assert "\x07" not in styled
     assert "\x1b" not in terminal_list(sources.places(), 80, False)
 
 
@@ -232,7 +240,8 @@ def test_each_place_takes_one_line_on_any_terminal(name: str, width: int) -> Non
     text = " ".join("字母" * 30) + " word" * 30
     sources = sources_of(text, [Document(name, text)])
     (line,) = terminal_list(sources.places(), width, False).splitlines()
-    assert cell_len(line) < width and "\t" not in line
+    assert cell_len(line) < width
+    assert "\t" not in line
     assert line.endswith((" …”", "…", " d", "a.txt"))
     assert len(listed(sources.spans[0]).splitlines()) == 1
 
@@ -255,7 +264,9 @@ def test_cite_on_a_terminal_colours_drafts_and_links_places(note: Path) -> None:
     assert note.as_uri() in LINK.findall(out)
     assert "\x1b[4;36m" in out  # a draft from the document
     plain, _ = in_terminal("summarize", str(note), "--cite", "--color", "never")
-    assert "[1] note.txt" in plain and "\x1b]8" not in plain and "\x1b[4" not in plain
+    assert "[1] note.txt" in plain
+    assert "\x1b]8" not in plain
+    assert "\x1b[4" not in plain
 
 
 # --- stretches of an answer that are in documents, against brute force ---

@@ -255,7 +255,8 @@ def test_a_field_is_null_and_no_model_is_asked_where_no_rule_is_sure(field: str,
     asking = asked(field, text)
     assert not asking.open
     (row,) = asking.rows()
-    assert [*row["values"].values()] == [None] and [*row["probability"].values()] == [None]
+    assert [*row["values"].values()] == [None]
+    assert [*row["probability"].values()] == [None]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,8 @@ def test_a_field_is_null_and_no_model_is_asked_where_no_rule_is_sure(field: str,
 def test_a_value_that_rules_take_has_a_probability(field: str, text: str, value: object) -> None:
     (row,) = asked(field, text).rows()
     ((name, found),) = row["values"].items()
-    assert found == value and 0 < row["probability"][name] < 1
+    assert found == value
+    assert 0 < row["probability"][name] < 1
     assert row["sources"][name]["quote"]
 
 
@@ -307,8 +309,10 @@ def rows_of(parts: list[str]) -> list[dict[str, Any]]:
 
 
 def test_equal_rows_stay_and_rows_repeated_by_two_parts_are_merged() -> None:
-    coffee, tea = '{"item": "coffee", "price": 3.5}', '{"item": "tea", "price": 2}'
-    first, again = f'{{"items": [{coffee}, {coffee}, {tea}]}}', f'{{"items": [{tea}, {coffee}]}}'
+    coffee = '{"item": "coffee", "price": 3.5}'
+    tea = '{"item": "tea", "price": 2}'
+    first = f'{{"items": [{coffee}, {coffee}, {tea}]}}'
+    again = f'{{"items": [{tea}, {coffee}]}}'
     assert [row["item"] for row in rows_of([first])] == ["coffee", "coffee", "tea"]
     assert [row["item"] for row in rows_of([first, again])] == ["coffee", "coffee", "tea"]
     assert [row["item"] for row in rows_of([again, first])] == ["tea", "coffee", "coffee"]

@@ -96,7 +96,8 @@ def test_the_text_around_a_place_is_cut_between_words() -> None:
     (source,) = sources_of(
         "the ship left port", [Document("a.txt", "So the ship left port.")]
     ).spans
-    assert (source.before, source.after) == ("So ", ".")
+    assert source.before == "So "
+    assert source.after == "."
 
 
 def test_only_the_script_of_the_page_itself_may_run() -> None:
@@ -165,8 +166,10 @@ def test_hovering_shows_document_page_surroundings_and_step(browser: Browser, pa
     assert shown(browser) == []
     browser.hover(FIRST)
     (text,) = shown(browser)
-    assert text.startswith("log.pdf, page 2") and "steps 1–3" in text
-    assert FERRY in text and "It carries forty passengers." in text
+    assert text.startswith("log.pdf, page 2")
+    assert "steps 1–3" in text
+    assert FERRY in text
+    assert "It carries forty passengers." in text
     browser.hover("h1")
     assert shown(browser) == []
 
@@ -181,9 +184,10 @@ def test_what_is_shown_lies_within_the_window(browser: Browser, path: Path) -> N
             ".getBoundingClientRect()))"
         )
         assert box["height"] > 20
-        assert (
-            box["left"] >= 0 and box["right"] <= 1280 and box["top"] >= 0 and box["bottom"] <= 900
-        )
+        assert box["left"] >= 0
+        assert box["right"] <= 1280
+        assert box["top"] >= 0
+        assert box["bottom"] <= 900
 
 
 @in_browser
@@ -219,7 +223,8 @@ def test_the_keyboard_alone_leads_there_and_back(browser: Browser, path: Path) -
     browser.key("Enter")
     browser.wait(lambda: focused(browser).startswith("place-"))
     browser.key("Escape")
-    assert focused(browser).startswith("stretch-") and focused(browser) != first
+    assert focused(browser).startswith("stretch-")
+    assert focused(browser) != first
     browser.key("Enter")
     browser.wait(lambda: focused(browser).startswith("place-"))
     browser.key("Tab")
@@ -311,4 +316,6 @@ def test_texts_and_lines_stand_out_from_every_colour(
     browser.open(path)
     text, lines, soft = browser.js(COLOURS + CONTRAST)
     browser.media()
-    assert text >= 4.5 and soft >= 4.5 and lines >= 3
+    assert text >= 4.5
+    assert soft >= 4.5
+    assert lines >= 3

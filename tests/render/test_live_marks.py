@@ -37,12 +37,10 @@ def live(
     answer: str, seed: int, documents: Sequence[Document] = DOCUMENTS
 ) -> tuple[list[str], LiveMarks]:
     """What is shown after each piece of an answer, and at its end."""
-    rng, marks, shown, at = (
-        random.Random(seed),
-        LiveMarks(SourceFinder(documents)),
-        list[str](),
-        0,
-    )
+    rng = random.Random(seed)
+    marks = LiveMarks(SourceFinder(documents))
+    shown = list[str]()
+    at = 0
     while at < len(answer):
         end = at + rng.randint(1, 12)
         shown.append("".join(text for text, _ in marks.feed([(answer[at:end], "")])))

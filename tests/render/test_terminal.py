@@ -90,7 +90,8 @@ def test_a_status_line_of_wide_characters_stays_on_one_line(monkeypatch) -> None
     err = stderr_as_screen(monkeypatch, COLUMNS="40")
     Notes().status("Loading " + "模型" * 40)
     assert cell_len(err.getvalue()) <= 39
-    assert cut("ab模型", 3) == "ab" and cut("ab", 2) == "ab"
+    assert cut("ab模型", 3) == "ab"
+    assert cut("ab", 2) == "ab"
 
 
 @pytest.mark.parametrize("term", ["dumb", ""])
@@ -105,8 +106,10 @@ def test_a_plain_terminal_gets_no_control_sequence(monkeypatch, term: str) -> No
     told = Notes(verbose=True)
     told.status("Reading …")
     told.clear()
-    assert "\x1b" not in err.getvalue() and "\r" not in err.getvalue()
-    assert "Loading" not in err.getvalue() and "Reading …\n" in err.getvalue()
+    assert "\x1b" not in err.getvalue()
+    assert "\r" not in err.getvalue()
+    assert "Loading" not in err.getvalue()
+    assert "Reading …\n" in err.getvalue()
 
 
 def test_long_work_in_a_pipe_reports_its_newest_status_each_interval(monkeypatch) -> None:
@@ -120,7 +123,8 @@ def test_long_work_in_a_pipe_reports_its_newest_status_each_interval(monkeypatch
         wait_until(lambda: "3 of 52 prompts compared (" in err.getvalue())
     ended = err.getvalue()
     commands.status("4 of 52 prompts compared")
-    assert err.getvalue() == ended and "\r" not in ended
+    assert err.getvalue() == ended
+    assert "\r" not in ended
 
 
 def test_short_work_in_a_pipe_reports_nothing(monkeypatch) -> None:
@@ -146,8 +150,10 @@ def test_an_error_is_short_however_long_a_name_in_it_is(monkeypatch) -> None:
     notes.report_error(UsageError(f"no method '{'x' * 90_000}' here", hint="Right it."))
     *lines, hint = err.getvalue().replace("\r\x1b[K", "").splitlines()
     first = " ".join(lines)  # a terminal breaks it before a long word
-    assert first.startswith("ngt: no method 'xxx") and first.endswith("xxx' here")
-    assert len(first) < 2000 and hint == "Right it."
+    assert first.startswith("ngt: no method 'xxx")
+    assert first.endswith("xxx' here")
+    assert len(first) < 2000
+    assert hint == "Right it."
 
 
 def test_an_empty_line_stands_between_remarks_and_the_answer(monkeypatch) -> None:
@@ -228,7 +234,8 @@ def test_what_a_terminal_would_not_show_is_shown() -> None:
 )
 def test_joiners_and_selectors_that_writing_needs_stay(text: str) -> None:
     assert reveal(text) == text
-    parts, before = [], ""
+    parts = []
+    before = ""
     for character in text:  # as tokens bring it
         parts.append(reveal(character, before))
         before += parts[-1]
@@ -277,7 +284,8 @@ def test_a_pipe_gets_unseen_characters_as_they_are_and_a_terminal_does_not(monke
 
 def wrapped(text: str, width: int, size: int = 3) -> str:
     """`text` in pieces of `size` characters through a Wrapper."""
-    wrapper, out = Wrapper(), []
+    wrapper = Wrapper()
+    out = []
     for i in range(0, len(text), size):
         out += wrapper.feed([(text[i : i + size], "")], width)
     out += wrapper.flush(width)
@@ -324,7 +332,8 @@ def test_code_tables_and_what_fits_stay_as_they_are(text: str, lines: str) -> No
 
 def test_wide_characters_break_anywhere_but_before_punctuation() -> None:
     lines = wrapped("漢字" * 14 + "。終", 20).split("\n")
-    assert all(cell_len(line) <= 20 for line in lines) and len(lines) == 3
+    assert all(cell_len(line) <= 20 for line in lines)
+    assert len(lines) == 3
     assert not any(line.startswith("。") for line in wrapped("漢" * 10 + "。終", 20).split("\n"))
 
 
@@ -342,7 +351,8 @@ words = st.text(st.sampled_from("ab漢🙂é,. \n\t"), max_size=60)
 
 @given(st.lists(st.tuples(words, st.sampled_from(["", "prompt"])), max_size=8))
 def test_wrapping_changes_spaces_only_and_keeps_every_style(runs: list[Run]) -> None:
-    wrapper, out = Wrapper(), []
+    wrapper = Wrapper()
+    out = []
     for run in runs:
         out += wrapper.feed([run], 20)
     out += wrapper.flush(20)
@@ -365,15 +375,18 @@ def test_an_answer_on_a_terminal_is_painted_broken_and_ends_with_a_line_feed(mon
             sink.step([(text + " ", "draft" * (text == "labourers")), ("\u200e", "")])
         sink.close()
         shown = screen.getvalue()
-        assert ("\x1b[4;36m\ufffdlabourers" in shown) is color and "\u200e" not in shown
-        assert shown.endswith("huts. \ufffd\n") and shown.count("\n") == 6
+        assert ("\x1b[4;36m\ufffdlabourers" in shown) is color
+        assert "\u200e" not in shown
+        assert shown.endswith("huts. \ufffd\n")
+        assert shown.count("\n") == 6
 
 
 # --- the bar while a prompt is read ---
 
 
 def test_the_reading_bar_tells_tokens_rate_and_time_left_in_60_columns(monkeypatch) -> None:
-    err, now = stderr_as_screen(monkeypatch, COLUMNS="60"), [100.0]
+    err = stderr_as_screen(monkeypatch, COLUMNS="60")
+    now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     shown = Notes()
     bar = ReadingBar(shown)
@@ -397,7 +410,8 @@ def test_the_reading_bar_tells_tokens_rate_and_time_left_in_60_columns(monkeypat
 )
 def test_a_reading_line_fits_60_columns(read: int, more: int, rate: float) -> None:
     line = reading_line(read, read + more, rate)
-    assert cell_len(line) < 60 and ("left" in line) == (rate > 0)
+    assert cell_len(line) < 60
+    assert ("left" in line) == (rate > 0)
 
 
 def test_the_reading_bar_is_shown_on_a_terminal_only_and_wiped(tmp_path: Path) -> None:
@@ -405,9 +419,11 @@ def test_the_reading_bar_is_shown_on_a_terminal_only_and_wiped(tmp_path: Path) -
     long.write_text(Path(HARBOUR).read_text() * 4)
     command = ["summarize", str(long), "--max-tokens", "4", "--method", "none"]
     shown, code = in_terminal(*command, columns=60, NO_COLOR="1")
-    assert code == 0 and re.search(r"█░+ \d+ of \d+ tokens, \d+k?/s, \d+ s left", shown)
+    assert code == 0
+    assert re.search(r"█░+ \d+ of \d+ tokens, \d+k?/s, \d+ s left", shown)
     answer = shown[shown.rindex(" left") :]
-    assert answer.startswith(" left\r\x1b[K") and "\x1b[3" not in shown
+    assert answer.startswith(" left\r\x1b[K")
+    assert "\x1b[3" not in shown
     done = ngt(*command)
     assert done.returncode == 0
     assert without_note(done.stderr) == (b"ngt: the answer is cut off: it reached --max-tokens\n")
@@ -446,7 +462,8 @@ def test_notes_and_statuses_are_one_line(monkeypatch) -> None:
     err = stderr_as_screen(monkeypatch)
     told = Notes(verbose=True)
     told.status(f"Reading {NAMED} …")
-    assert "\n" not in err.getvalue() and "Reading a ngt: b …" in err.getvalue()
+    assert "\n" not in err.getvalue()
+    assert "Reading a ngt: b …" in err.getvalue()
     told.warn(f"left out {NAMED}: empty")
     told.facts([NAMED])
     assert err.getvalue().count("\n") == 2
@@ -514,8 +531,10 @@ def test_json_is_readable_and_harmless(text: str) -> None:
 
 def test_color_settings(monkeypatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    assert wants_color(Screen(), "auto") and not wants_color(io.StringIO(), "auto")
-    assert wants_color(io.StringIO(), "always") and not wants_color(Screen(), "never")
+    assert wants_color(Screen(), "auto")
+    assert not wants_color(io.StringIO(), "auto")
+    assert wants_color(io.StringIO(), "always")
+    assert not wants_color(Screen(), "never")
     monkeypatch.setenv("TERM", "dumb")
     assert not wants_color(Screen(), "auto")
 
@@ -530,7 +549,8 @@ WORDS = st.lists(
 
 @given(WORDS, st.integers(1, 4))
 def test_words_have_one_style_and_the_text_stays(runs: list[Run], size: int) -> None:
-    words, out = WholeWords(), []
+    words = WholeWords()
+    out = []
     for first in range(0, len(runs), size):
         out += words.feed(runs[first : first + size])
     out += words.flush()

@@ -52,7 +52,8 @@ sys.stdout = open({out!r}, "w")
 
 def run(folder: Path, code: str = PROGRAM) -> str:
     """What a process that compiles says: its status lines and its remark."""
-    functions, out = folder / "functions.py", folder / "out"
+    functions = folder / "functions.py"
+    out = folder / "out"
     if not functions.exists():  # numba looks at its time
         functions.write_text(FUNCTIONS)
     begin = BEGIN.format(folder=str(folder), out=str(out))

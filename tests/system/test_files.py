@@ -136,7 +136,8 @@ def test_a_current_folder_that_is_gone_is_told_in_two_lines(tmp_path: Path) -> N
         text=True,
         timeout=60,
     )
-    assert (done.returncode, done.stdout) == (2, "")
+    assert done.returncode == 2
+    assert done.stdout == ""
     assert done.stderr == "ngt: the current folder no longer exists\nChange to another folder.\n"
 
 
@@ -273,7 +274,8 @@ def test_unreadable_kinds_of_files_are_reported_and_devices_not_opened(
 ) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    opened, real = list[str](), os.open
+    opened = list[str]()
+    real = os.open
     monkeypatch.setattr(os, "open", lambda path, *a: opened.append(str(path)) or real(path, *a))
     monkeypatch.setattr(files, "WRITER_WAIT_S", 0.0)
     with pytest.raises(OSError, match=error):

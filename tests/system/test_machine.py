@@ -230,7 +230,8 @@ def fail() -> None:
 
 def test_code_that_is_bounded_in_threads_limits_no_other_thread() -> None:
     """Two at once, while this one takes more memory than they may."""
-    before, begun = state(), threading.Barrier(3)
+    before = state()
+    begun = threading.Barrier(3)
 
     def work() -> None:
         begun.wait()
@@ -276,7 +277,8 @@ def test_a_thread_that_reads_standard_input_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As where a batch answers lines that still come. In a fork nothing frees the stream's lock."""
-    reads, end = threading.Event(), threading.Event()
+    reads = threading.Event()
+    end = threading.Event()
 
     class Waiting(io.RawIOBase):
         def readable(self) -> bool:
@@ -305,7 +307,8 @@ def test_code_that_ends_its_process_ends_no_other() -> None:
 
 
 def test_a_bound_that_the_process_has_already_is_not_raised() -> None:
-    kind, lower = resource.RLIMIT_AS, 40 * 10**12
+    kind = resource.RLIMIT_AS
+    lower = 40 * 10**12
     before = resource.getrlimit(kind)
     resource.setrlimit(kind, (lower, before[1]))
     try:

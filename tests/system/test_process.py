@@ -51,7 +51,8 @@ def test_a_forked_process_is_as_a_new_one(
     monkeypatch.chdir(tmp_path)
     forked = warm.run("an ö", code=code, input=b"typed")
     new = subprocess.run([sys.executable, "-c", code, "an ö"], input=b"typed", capture_output=True)
-    assert (forked.returncode, forked.stdout) == (new.returncode, new.stdout)
+    assert forked.returncode == new.returncode
+    assert forked.stdout == new.stdout
     assert forked.stderr == new.stderr
 
 
