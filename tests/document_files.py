@@ -1,16 +1,18 @@
-"""The files of `tests/files`, what some of them say, and builders of others."""
+"""The files of `tests/files`, the texts of some, and functions that make others."""
 
 import io
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "files"  # real files, and beside each what is read of it
-TITLES = [f"{what} of the harbour and its two basins" for what in ("On the past", "Tales", "Rules")]
+FOLDER = Path(__file__).parent / "files"  # real files, each with its expected text beside it
+TITLES = [
+    f"{start} of the harbour and its two basins" for start in ("On the past", "Tales", "Rules")
+]
 
 
-def wanted(name: str) -> str:
-    """What is read of a file of `FOLDER`, as it is beside it."""
+def expected_text(name: str) -> str:
+    """The text that is read from a file of `FOLDER`, which lies beside it."""
     return (FOLDER / f"{name}.txt").read_text("utf-8").removesuffix("\n")
 
 
@@ -21,11 +23,11 @@ _NAMES = (  # a file of each format, and two that cannot be read
 ).split()
 FILES: dict[str, Callable[[], bytes]] = {name: (FOLDER / name).read_bytes for name in _NAMES}
 HTML = FILES["bus.html"]().decode()
-DOCX_TEXT = wanted("orchard.docx")
+DOCX_TEXT = expected_text("orchard.docx")
 
 
 def docx() -> bytes:
-    """Headings, a list, a table, a footnote; what it says is DOCX_TEXT."""
+    """Headings, a list, a table, a footnote; its text is DOCX_TEXT."""
     return FILES["orchard.docx"]()
 
 
@@ -37,11 +39,13 @@ def xlsx() -> bytes:
 def odt(content: str = "") -> bytes:
     """A heading, a paragraph with a note, a list, a table; or another body."""
     members = unzipped(FILES["bees.odt"]())
-    start, end = b"<office:text>", b"</office:text>"
-    head, _, rest = members["content.xml"].partition(start)
-    inside, _, tail = rest.rpartition(end)
-    body = content.encode() or inside
-    return zipped({**members, "content.xml": head + start + body + end + tail})
+    start = b"<office:text>"
+    end = b"</office:text>"
+    before, _, rest = members["content.xml"].partition(start)
+    body, _, after = rest.rpartition(end)
+    if content:
+        body = content.encode()
+    return zipped({**members, "content.xml": before + start + body + end + after})
 
 
 def unzipped(data: bytes) -> dict[str, bytes]:

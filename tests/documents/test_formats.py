@@ -15,13 +15,13 @@ from ngtcli.documents.load import load
 from ngtcli.documents.text import Unreadable
 from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
-from tests import document_files as made
+from tests import document_files
 
 for package in ("pypdfium2", "trafilatura", "lxml", "pylatexenc"):
     pytest.importorskip(package)
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
-WITH_TEXT = sorted(path.name.removesuffix(".txt") for path in made.FOLDER.glob("*.*.txt"))
+WITH_TEXT = sorted(path.name.removesuffix(".txt") for path in document_files.FOLDER.glob("*.*.txt"))
 LEFT_OUT = {
     "locked.pdf": "encrypted",
     "scan.pdf": "its 2 pages have no text: a scan, or pictures",
@@ -54,7 +54,7 @@ ABOUT: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "utf16.eml": (["Grüße"], ()),
     "bees.xml": (["Sleep & rest", "References"], ()),
     "bees.tex": (["On bees", "Sleep", "More"], ()),
-    "columns.pdf": ([made.TITLES[i] for i in (1, 2, 0)], ()),
+    "columns.pdf": ([document_files.TITLES[i] for i in (1, 2, 0)], ()),
     "no-meaning.pdf": ([], ("characters of a font have no meaning on pages 2-3: OCR it",)),
 }
 
@@ -68,8 +68,8 @@ def read(data: bytes, suffix: str, max_bytes: int = 10_000_000, field: str = "")
 
 @pytest.mark.parametrize("name", WITH_TEXT)
 def test_a_file_gives_the_text_stored_beside_it(name: str) -> None:
-    found = read((made.FOLDER / name).read_bytes(), suffix_of(name))
-    assert found.text == made.wanted(name)
+    found = read((document_files.FOLDER / name).read_bytes(), suffix_of(name))
+    assert found.text == document_files.expected_text(name)
     sections = [section for section in found.about.sections if section.heading]
     headings = list(dict.fromkeys(section.heading for section in sections))
     assert (headings, found.about.warnings) == ABOUT.get(name, ([], ()))
@@ -79,9 +79,9 @@ def test_a_file_gives_the_text_stored_beside_it(name: str) -> None:
 
 
 def test_a_folder_is_read_in_workers_with_unreadable_files_reported() -> None:
-    loaded = load([str(made.FOLDER)], settings=Settings.of(ocr="off"))
+    loaded = load([str(document_files.FOLDER)], settings=Settings.of(ocr="off"))
     texts = {d.name: d.text for d in loaded.documents if d.name in WITH_TEXT}
-    assert texts == {name: made.wanted(name) for name in WITH_TEXT}
+    assert texts == {name: document_files.expected_text(name) for name in WITH_TEXT}
     assert {Path(s.name).name: s.reason for s in loaded.skipped} == LEFT_OUT
     assert {suffix_of(name) for name in WITH_TEXT} <= SUFFIXES
 
@@ -254,7 +254,7 @@ def test_an_encoding_that_is_set_is_used_for_text_that_is_not_utf_8(tmp_path: Pa
     ],
 )
 def test_one_field_of_records_and_tables(name: str, field: str, text: str) -> None:
-    data = (made.FOLDER / name).read_bytes()
+    data = (document_files.FOLDER / name).read_bytes()
     suffix = suffix_of(name)
     assert read(data, suffix, field=field).text == text
     with pytest.raises(Unreadable, match=r"no (text in a field|column) 'x'"):
@@ -274,17 +274,19 @@ def test_the_first_bytes_count_more_than_the_name(tmp_path: Path) -> None:
         "i.txt": "greeting.rtf",
     }
     for name, kind in kinds.items():
-        (tmp_path / name).write_bytes((made.FOLDER / kind).read_bytes())
+        (tmp_path / name).write_bytes((document_files.FOLDER / kind).read_bytes())
     found = {d.name: d.text for d in load([str(tmp_path)]).documents}
-    assert found == {name: made.wanted(kind) for name, kind in kinds.items()}
-    assert load(["-"], io.BytesIO(made.docx())).documents[0].text == made.DOCX_TEXT
+    assert found == {name: document_files.expected_text(kind) for name, kind in kinds.items()}
+    assert (
+        load(["-"], io.BytesIO(document_files.docx())).documents[0].text == document_files.DOCX_TEXT
+    )
 
 
 def rows(count: int, cell: str) -> bytes:
     """An OpenDocument table with so many equal rows."""
     cells = f"<table:table-cell><text:p>{cell}</text:p></table:table-cell>" * 2
     row = f"<table:table-row table:number-rows-repeated='{count}'>{cells}</table:table-row>"
-    return made.odt(f"<table:table>{row}</table:table>")
+    return document_files.odt(f"<table:table>{row}</table:table>")
 
 
 def test_all_of_many_equal_rows_are_read_or_the_file_is_refused() -> None:
@@ -350,14 +352,14 @@ def test_a_damaged_page_in_utf8_stays_utf8() -> None:
 
 BROKEN = {
     "a.pdf": (b"no pdf at all", "not a PDF"),
-    "b.docx": (made.docx()[:500], "broken docx (BadZipFile: File is not a zip file)"),
+    "b.docx": (document_files.docx()[:500], "broken docx (BadZipFile: File is not a zip file)"),
     "c.json": (b'{"a": ', "line 1"),
     "d.jsonl": (b'{"a": 1}\n{"b"\n', "invalid JSON in line 2"),
     "e.epub": (b"PK\3\4", "broken epub (BadZipFile: File is not a zip file)"),
     "f.gz": (gzip.compress(b"text")[:-6], "broken gz (EOFError: Compressed file ended before"),
     "g.eml": (b"\n\nnothing", "not an e-mail"),
     "m.mbox": (b"no mail", "not a mailbox"),
-    "h.odt": (made.zipped({}), "no item named 'META-INF/manifest.xml'"),
+    "h.odt": (document_files.zipped({}), "no item named 'META-INF/manifest.xml'"),
     "i.rtf": (rb"{\rtf1\ansi{\*\hidden words}}", "no text in it"),
     "j.xml": (b"<a>words", "broken xml (XMLSyntaxError: "),
     "l.xml": (b"<a b='words'/>", "no text in it"),
@@ -388,7 +390,7 @@ def test_entities_that_a_file_defines_are_read_and_bounded() -> None:
 
 
 def test_other_archives_have_a_hint(tmp_path: Path) -> None:
-    (tmp_path / "a.bin").write_bytes(made.zipped({"x.txt": "x"}))
+    (tmp_path / "a.bin").write_bytes(document_files.zipped({"x.txt": "x"}))
     with pytest.raises(InputError, match="a zip archive") as caught:
         load([str(tmp_path / "a.bin")])
     assert caught.value.hint == "Unpack it."
@@ -401,7 +403,7 @@ def test_a_missing_package_has_an_error_that_names_the_extra(
     monkeypatch.setattr(
         parsers, "_CODE", f"import sys; sys.modules['lxml'] = None\n{parsers._CODE}"
     )
-    (tmp_path / "orchard.docx").write_bytes(made.docx())
+    (tmp_path / "orchard.docx").write_bytes(document_files.docx())
     with pytest.raises(InputError, match="a Word document, which needs the package lxml") as caught:
         load([str(tmp_path / "orchard.docx")])
     assert caught.value.hint == "Install it: pip install 'ngtcli[docs]'"
@@ -488,7 +490,10 @@ def test_a_chapter_of_a_book_that_is_not_read_is_reported(
     before: bytes, after: bytes, tmp_path: Path
 ) -> None:
     path = tmp_path / "book.epub"
-    with zipfile.ZipFile(made.FOLDER / "book.epub") as book, zipfile.ZipFile(path, "w") as changed:
+    with (
+        zipfile.ZipFile(document_files.FOLDER / "book.epub") as book,
+        zipfile.ZipFile(path, "w") as changed,
+    ):
         for name in book.namelist():
             changed.writestr(name, book.read(name).replace(before, after))
     (document,) = load([str(path)]).documents

@@ -10,7 +10,7 @@ from ngtcli.documents.find import Skipped
 from ngtcli.documents.formats.archives import parse_zip
 from ngtcli.documents.load import load
 from ngtcli.errors import InputError
-from tests import document_files as made
+from tests import document_files
 
 pytest.importorskip("lxml")
 pytestmark = pytest.mark.usefixtures("kept_workers")
@@ -23,17 +23,17 @@ def read(data: bytes, max_bytes: int = 10_000_000) -> Extracted:
 
 def replaced(data: bytes, name: str, old: bytes, new: bytes) -> bytes:
     """An office file with something else in the XML of one part."""
-    members = made.unzipped(data)
+    members = document_files.unzipped(data)
     assert old in members[name]
-    return made.zipped({**members, name: members[name].replace(old, new)})
+    return document_files.zipped({**members, name: members[name].replace(old, new)})
 
 
 def test_nested_equations_take_linear_time() -> None:
     space = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
     deep = "<m:d><m:e>" * 60 + "<m:r><m:t>x</m:t></m:r>" + "</m:e></m:d>" * 60
     equation = f"<w:body><w:p><m:oMath {space}>{deep}</m:oMath></w:p>"
-    data = replaced(made.docx(), "word/document.xml", b"<w:body>", equation.encode())
-    assert read(data).text == f"{'(' * 60}x{')' * 60}\n\n{made.DOCX_TEXT}"
+    data = replaced(document_files.docx(), "word/document.xml", b"<w:body>", equation.encode())
+    assert read(data).text == f"{'(' * 60}x{')' * 60}\n\n{document_files.DOCX_TEXT}"
 
 
 SHEET = "xl/worksheets/sheet1.xml"
@@ -41,13 +41,13 @@ SHEET = "xl/worksheets/sheet1.xml"
 
 def test_sheets_with_a_wrong_dimension_are_read_completely() -> None:
     wrong = b'<dimension ref="A1:A1"'
-    data = replaced(made.xlsx(), SHEET, b'<dimension ref="A1:C4"', wrong)
-    assert read(data).text == made.wanted("prices.xlsx")
+    data = replaced(document_files.xlsx(), SHEET, b'<dimension ref="A1:C4"', wrong)
+    assert read(data).text == document_files.expected_text("prices.xlsx")
 
 
 def test_workbooks_with_too_much_text_are_refused(tmp_path: Path) -> None:
     wide = b"<row><c r='XFD1'><v>1</v></c></row>" * 100  # 16384 columns
-    data = replaced(made.xlsx(), SHEET, b"</sheetData>", wide + b"</sheetData>")
+    data = replaced(document_files.xlsx(), SHEET, b"</sheetData>", wide + b"</sheetData>")
     (tmp_path / "wide.xlsx").write_bytes(data)
     with pytest.raises(InputError, match="an Excel workbook with too much text in it"):
         load([str(tmp_path / "wide.xlsx")], settings=Settings.of(max_mb=1))

@@ -24,7 +24,7 @@ from ngtcli.documents.load import load
 from ngtcli.documents.parsers import FailedParser, Parsers
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
-from tests import document_files as made
+from tests import document_files
 from tests.support.helpers import wait_until
 from tests.tools.hostile_documents import cases
 
@@ -79,7 +79,14 @@ BOOK = {  # of 150 kB of text
     [
         (QUICK, EPUB, BY_NAME["often.epub"], 10**9, "EPUB that takes more than 0.5 s", "seconds"),
         (SMALL, DOCX, BY_NAME["tiny.docx"], 10**9, "document that takes more than 300 MB", "mb"),
-        (SMALL, EPUB, lambda: made.zipped(BOOK), 100_000, "an EPUB with too much text", "max_mb"),
+        (
+            SMALL,
+            EPUB,
+            lambda: document_files.zipped(BOOK),
+            100_000,
+            "an EPUB with too much text",
+            "max_mb",
+        ),
     ],
     ids=["time", "memory", "text"],
     indirect=["pool"],
@@ -501,8 +508,8 @@ def test_a_file_named_like_a_module_is_not_imported(
     (tmp_path / "docs").mkdir()
     for name in ("json.py", "docx.py", "ngtcli.py", "sitecustomize.py"):
         (tmp_path / name).write_text("raise SystemExit(3)")
-    (tmp_path / "docs" / "a.docx").write_bytes(made.docx())
+    (tmp_path / "docs" / "a.docx").write_bytes(document_files.docx())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert load(["docs"]).documents[0].text == made.DOCX_TEXT
+    assert load(["docs"]).documents[0].text == document_files.DOCX_TEXT

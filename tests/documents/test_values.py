@@ -17,7 +17,7 @@ from ngtcli.prompts.splitting import Part
 
 
 def numbers_in(text: str) -> list[Any]:
-    return [one.value for one in find_values("float", (), text)]
+    return [match.value for match in find_values("float", (), text)]
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_numbers_are_read_as_they_are_written(text: str, value: float) -> None:
         ".5",
     ],
 )
-def test_a_part_of_a_number_is_none(text: str) -> None:
+def test_a_part_of_a_number_is_no_number(text: str) -> None:
     assert numbers_in(text) == []
     assert numbers_in(f"Total: {text} of all") == []
 
 
 def test_months_are_words_of_their_own() -> None:
     text = "Marble 12, 2020 tiles were laid in Decker 5, 2019; Sept. 5, 2020 and 3 Mar 2021."
-    assert [one.value for one in find_values("date", (), text)] == ["2020-09-05", "2021-03-03"]
+    assert [match.value for match in find_values("date", (), text)] == ["2020-09-05", "2021-03-03"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_months_are_words_of_their_own() -> None:
     ],
 )
 def test_a_choice_is_one_that_the_text_affirms(text: str, values: list[str]) -> None:
-    assert [one.value for one in find_values("choice", ("paid", "open"), text)] == values
+    assert [match.value for match in find_values("choice", ("paid", "open"), text)] == values
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_choice_is_one_that_the_text_affirms(text: str, values: list[str]) -> 
     ],
 )
 def test_a_text_affirms_or_denies_a_truth(text: str, values: list[bool]) -> None:
-    assert [one.value for one in find_truths("agreed", text)] == values
+    assert [match.value for match in find_truths("agreed", text)] == values
 
 
 @pytest.mark.parametrize(
@@ -222,15 +222,17 @@ def test_the_value_of_a_label_ends_before_the_next_one(
     assert [text[start:end] for start, end in find_labelled(name, text)] == values
 
 
-def test_words_that_begin_letters_are_not_names() -> None:
+def test_the_first_words_of_a_letter_are_no_name() -> None:
     text = "Thank you for the 51 trees. Our customer May Lin of Reed & Sons Ltd. came."
-    assert [one.value for one in find_values("str", (), text)] == ["May Lin of Reed & Sons Ltd."]
+    assert [match.value for match in find_values("str", (), text)] == [
+        "May Lin of Reed & Sons Ltd."
+    ]
 
 
-def asked(schema: str, text: str, **more: Any) -> Asking:
+def questions_about(text: str, schema: str) -> Asking:
     """The questions about a text for a model that only quotes."""
-    own = {"schema": schema, "ask_fields": True, **more}
-    tasks = Tasks.resolved([Layer("flag", own)], None, ("extract",))
+    flags = {"schema": schema, "ask_fields": True}
+    tasks = Tasks.resolved([Layer("flag", flags)], None, ("extract",))
     return Asking(Extraction.of(tasks), Document("a.txt", text))
 
 
@@ -251,12 +253,12 @@ def asked(schema: str, text: str, **more: Any) -> Asking:
         ("customer", "Customer: " + "Ana " * 1000),
     ],
 )
-def test_a_field_is_null_and_no_model_is_asked_where_no_rule_is_sure(field: str, text: str) -> None:
-    asking = asked(field, text)
-    assert not asking.open
-    (row,) = asking.rows()
-    assert [*row["values"].values()] == [None]
-    assert [*row["probability"].values()] == [None]
+def test_a_field_is_null_and_no_model_is_asked_if_no_rule_is_sure(field: str, text: str) -> None:
+    questions = questions_about(text, field)
+    assert not questions.open
+    (row,) = questions.rows()
+    assert list(row["values"].values()) == [None]
+    assert list(row["probability"].values()) == [None]
 
 
 @pytest.mark.parametrize(
@@ -270,52 +272,63 @@ def test_a_field_is_null_and_no_model_is_asked_where_no_rule_is_sure(field: str,
     ],
 )
 def test_a_value_that_rules_take_has_a_probability(field: str, text: str, value: object) -> None:
-    (row,) = asked(field, text).rows()
-    ((name, found),) = row["values"].items()
-    assert found == value
+    (row,) = questions_about(text, field).rows()
+    (name,) = row["values"]
+    assert row["values"][name] == value
     assert 0 < row["probability"][name] < 1
     assert row["sources"][name]["quote"]
 
 
-def test_a_value_that_its_schema_does_not_allow_is_null() -> None:
-    def values(**of: Any) -> list[Any]:
-        schema = {"type": "object", "properties": {"total": of}, "required": ["total"]}
-        (row,) = asked(json.dumps(schema), "Total: 12.50").rows()
-        return [*row["values"].values()]
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "number"}, 12.5),
+        ({"type": "number", "maximum": 5}, None),
+        ({"type": "number", "multipleOf": 5}, None),
+        ({"type": "string", "maxLength": 3}, None),
+        ({"type": "string", "pattern": "^[a-z]+$"}, None),
+        ({"anyOf": [{"type": "number", "minimum": 12}, {"type": "null"}]}, 12.5),
+    ],
+)
+def test_a_value_that_its_schema_does_not_allow_is_null(
+    schema: dict[str, Any], value: float | None
+) -> None:
+    (row,) = questions_about("Total: 12.50", object_schema("total", schema)).rows()
+    assert row["values"] == {"total": value}
 
-    assert values(type="number") == [12.5]
-    assert values(type="number", maximum=5) == [None]
-    assert values(type="number", multipleOf=5) == [None]
-    assert values(type="string", maxLength=3) == [None]
-    assert values(type="string", pattern="^[a-z]+$") == [None]
-    assert values(anyOf=[{"type": "number", "minimum": 12}, {"type": "null"}]) == [12.5]
+
+def object_schema(name: str, schema: dict[str, Any]) -> str:
+    """The JSON Schema of an object with one property."""
+    return json.dumps({"type": "object", "properties": {name: schema}, "required": [name]})
 
 
-def rows_of(parts: list[str]) -> list[dict[str, Any]]:
-    """The values of the rows made of answers, one for each part of a text."""
-    own = {"schema_multi": "item, price float", "ask_fields": False}
-    tasks = Tasks.resolved([Layer("flag", own)], None, ("extract",))
+def items_in_rows(answers: list[str]) -> list[str]:
+    """Extract a table from a text in parts, for which these are the answers; return its items."""
+    flags = {"schema_multi": "item, price float", "ask_fields": False}
+    tasks = Tasks.resolved([Layer("flag", flags)], None, ("extract",))
     text = "coffee 3.50\ncoffee 3.50\ntea 2.00"
     document = Document("invoice.txt", text)
-    every: Any = None  # a task, of which no prompt is made
-    split = [Part(every, (document,), (Excerpt(0, 0, len(text)),)) for _ in parts]
-    asking = Asking(Extraction.of(tasks), document, split if len(parts) > 1 else ())
-    work = asking.work(lambda _: None)
-    assert len(next(work)) == len(parts)
-    steps = [Step(tokens=(Token(1, answer),), nodes=0) for answer in parts]
+    task: Any = None  # from which no prompt is made
+    parts = [Part(task, (document,), (Excerpt(0, 0, len(text)),)) for _ in answers]
+    questions = Asking(Extraction.of(tasks), document, parts if len(parts) > 1 else ())
+
+    work = questions.work(lambda _: None)
+    requests = next(work)
+    assert len(requests) == len(answers)
+    steps = [Step(tokens=(Token(1, answer),), nodes=0) for answer in answers]
     with pytest.raises(StopIteration) as end:
         work.send([Ended(finish_reason="stop", steps=(step,)) for step in steps])
-    return [row["values"] for row in end.value.value]
+    return [row["values"]["item"] for row in end.value.value]
 
 
 def test_equal_rows_stay_and_rows_repeated_by_two_parts_are_merged() -> None:
     coffee = '{"item": "coffee", "price": 3.5}'
     tea = '{"item": "tea", "price": 2}'
-    first = f'{{"items": [{coffee}, {coffee}, {tea}]}}'
-    again = f'{{"items": [{tea}, {coffee}]}}'
-    assert [row["item"] for row in rows_of([first])] == ["coffee", "coffee", "tea"]
-    assert [row["item"] for row in rows_of([first, again])] == ["coffee", "coffee", "tea"]
-    assert [row["item"] for row in rows_of([again, first])] == ["tea", "coffee", "coffee"]
+    three_rows = f'{{"items": [{coffee}, {coffee}, {tea}]}}'
+    two_rows = f'{{"items": [{tea}, {coffee}]}}'
+    assert items_in_rows([three_rows]) == ["coffee", "coffee", "tea"]
+    assert items_in_rows([three_rows, two_rows]) == ["coffee", "coffee", "tea"]
+    assert items_in_rows([two_rows, three_rows]) == ["tea", "coffee", "coffee"]
 
 
 @pytest.mark.parametrize(
@@ -334,9 +347,8 @@ def test_equal_rows_stay_and_rows_repeated_by_two_parts_are_merged() -> None:
 def test_a_pattern_checks_values_by_rules_as_it_checks_answers(
     pattern: str, text: str, is_valid: bool
 ) -> None:
-    of = {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "null"}]}
-    schema = {"type": "object", "properties": {"customer": of}, "required": ["customer"]}
-    (row,) = asked(json.dumps(schema), f"Customer: {text}").rows()
+    schema = {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "null"}]}
+    (row,) = questions_about(f"Customer: {text}", object_schema("customer", schema)).rows()
     assert row["values"] == {"customer": text if is_valid else None}
 
 
@@ -361,6 +373,6 @@ def test_a_pattern_checks_values_by_rules_as_it_checks_answers(
 def test_a_word_that_names_a_field_is_not_its_value(
     name: str, text: str, values: list[str]
 ) -> None:
-    found = find_names(name, text)
-    assert [one.value for one in found] == values
-    assert all(text[one.start : one.end] == one.value for one in found)
+    matches = find_names(name, text)
+    assert [match.value for match in matches] == values
+    assert all(text[match.start : match.end] == match.value for match in matches)

@@ -1,4 +1,4 @@
-"""What is tried once and kept: its key, what is refused, what a busy machine changes."""
+"""Trials, whose results are stored: their keys, damaged results, and busy machines."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,29 +24,42 @@ class Result:
             raise ValueError("below zero")
 
 
-def tried(*depends_on: object, device: Any = CPU, timed: bool = False) -> Trial[Result]:
-    return Trial("tried", device, depends_on, Result, timed)
+def make_trial(*depends_on: object, timed: bool = False) -> Trial[Result]:
+    return Trial("test", CPU, depends_on, Result, timed)
 
 
 def test_a_trial_is_made_once_and_then_read() -> None:
-    assert tried().load() is None
-    assert tried().find(lambda: Result("a", 1)) == Result("a", 1)
-    assert tried().find(lambda: pytest.fail("made again")) == tried().load() == Result("a", 1)
-    assert tried("other").load() is None
+    assert make_trial().load() is None
+    assert make_trial().find(lambda: Result("a", 1)) == Result("a", 1)
+    assert make_trial().find(lambda: pytest.fail("made again")) == Result("a", 1)
+    assert make_trial().load() == Result("a", 1)
+
+
+def test_trials_with_other_names_and_dependencies_have_other_results() -> None:
+    make_trial().save(Result("a", 1))
     Trial("another", CPU, (), Result).save(Result("b", 2))
-    assert tried().load() == Result("a", 1)
+    assert make_trial("dependency").load() is None
+    assert make_trial().load() == Result("a", 1)
 
 
 GOOD = {"name": "a", "number": 1}
 
 
 @pytest.mark.parametrize(
-    "other", [None, GOOD, [GOOD, "0"], [{**GOOD, "name": 1}, 0], [{**GOOD, "number": -1}, 0]]
+    "stored",
+    [
+        None,
+        GOOD,
+        [GOOD, "0"],
+        [{**GOOD, "name": 1}, 0],
+        [{**GOOD, "number": -1}, 0],
+    ],
 )
-def test_a_result_of_another_form_is_made_again(other: Any) -> None:
-    Kind("trials", object).put(tried().key, other)
-    assert tried().load() is None
-    assert tried().find(lambda: Result("b", 2)) == tried().load() == Result("b", 2)
+def test_a_result_that_cannot_be_decoded_is_made_again(stored: Any) -> None:
+    Kind("trials", object).put(make_trial().key, stored)
+    assert make_trial().load() is None
+    assert make_trial().find(lambda: Result("b", 2)) == Result("b", 2)
+    assert make_trial().load() == Result("b", 2)
 
 
 INTEL = """processor : 0
@@ -79,7 +92,7 @@ def test_a_key_depends_on_versions_cpu_switches_and_threads_alone(
         monkeypatch.delenv(variable, raising=False)
     cpu.description.cache_clear()
     try:
-        before = tried().key
+        key = make_trial().key
         cpu.description.cache_clear()
         if name == "cpu":
             file.write_text(value)
@@ -87,7 +100,7 @@ def test_a_key_depends_on_versions_cpu_switches_and_threads_alone(
             monkeypatch.setattr(name, value)
         else:
             monkeypatch.setenv(name, value)
-        assert (tried().key != before) == counts
+        assert (make_trial().key != key) == counts
     finally:
         cpu.description.cache_clear()
 
@@ -107,14 +120,15 @@ def test_times_of_a_busy_machine_are_measured_again(
     numbers: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each use is another process's, on a machine that is busy before and after it measures."""
-    for number, (answers, wanted) in enumerate(zip(busy, numbers, strict=True), 1):
-        states = iter(answers)
+    """Each use is another process's; the pair says if the machine is busy before and after it."""
+    for use, (states, expected) in enumerate(zip(busy, numbers, strict=True), 1):
+        remaining = iter(states)
         monkeypatch.setattr(
-            "ngtcli.system.trials.busy", lambda threads, states=states: next(states)
+            "ngtcli.system.trials.busy", lambda threads, remaining=remaining: next(remaining)
         )
-        found = tried(timed=timed).find(lambda number=number: Result("s", number))
-        assert found.number == wanted
-        if timed and wanted == 1:  # saving what was learned since does not make it sure
-            tried().save(Result("s", 7))
-            assert tried().load() == Result("s", 7)
+        result = make_trial(timed=timed).find(lambda use=use: Result("s", use))
+        assert result.number == expected
+        if timed and expected == 1:
+            # Saving another result meanwhile does not make the measurement reliable.
+            make_trial().save(Result("s", 7))
+            assert make_trial().load() == Result("s", 7)
