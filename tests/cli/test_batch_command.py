@@ -579,68 +579,93 @@ def test_a_folder_has_a_file_per_text_and_resumes(
     done = ngt("summarize", str(three), "-o", f"{out}/")
     assert done.returncode == 0, done.stderr
     assert done.stdout == b""
-    names = [".ngt.journal", *(f"{n}.txt" for n in "abc")]
-    assert sorted(path.name for path in out.iterdir()) == names
+    file_names = {path.name for path in out.iterdir()}
+    assert file_names == {".ngt.journal", "a.txt", "b.txt", "c.txt"}
     assert (out / "b.txt").read_text() == "Text b of three.\n"
+
     (three / "b.txt").write_text("Text b is another one.")
     (out / "c.txt").unlink()
     fake.asked = []
-    again = ngt("summarize", str(three), "-o", str(out))  # it is there: no slash is needed
-    assert again.returncode == 0
-    assert b"2 of 3 files" in again.stderr
-    assert (out / "c.txt").read_text() == "Text c of three.\n"  # of the journal
+    resumed = ngt("summarize", str(three), "-o", str(out))  # no slash, as the folder exists
+    assert resumed.returncode == 0
+    assert b"2 of 3 files" in resumed.stderr
+    assert (out / "c.txt").read_text() == "Text c of three.\n"  # from the journal
     assert len(fake.asked) == 1
     assert (out / "b.txt").read_text() == "Text b is another\n"
+
+
+def test_files_of_a_folder_are_answered_again_with_other_settings(
+    tmp_path: Path, three: Path, fake: FakeAnswers
+) -> None:
+    command = ("summarize", str(three), "-o", f"{tmp_path}/out/")
+    assert ngt(*command).returncode == 0
     fake.asked = []
-    assert ngt("summarize", str(three), "-o", str(out), "--max-tokens", "9").returncode == 0
-    assert len(fake.asked) == 3  # other settings
+    assert ngt(*command, "--max-tokens", "9").returncode == 0
+    assert len(fake.asked) == 3
 
 
+@pytest.mark.parametrize("flags", [(), ("--restart",)])
 def test_a_foreign_file_in_the_folder_is_refused_before_any_answer(
+    tmp_path: Path, three: Path, fake: FakeAnswers, flags: tuple[str, ...]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "b.txt").write_text("my own notes")
+    (out / "c.txt").symlink_to(tmp_path / "nowhere")
+
+    done = ngt("summarize", str(three), "-o", str(out), *flags)
+
+    assert done.returncode == 2
+    message = b"out/b.txt: already exists, and this command did not write it, and 1 more\n"
+    assert message in done.stderr
+    assert b"--force" in done.stderr
+    assert fake.asked == []
+    assert (out / "b.txt").read_text() == "my own notes"
+
+
+def test_foreign_files_in_the_folder_are_overwritten_with_force(
     tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "b.txt").write_text("my own notes")
-    command = "summarize", str(three), "-o", str(out)
-    done = ngt(*command)
-    assert done.returncode == 2
-    assert fake.asked == []
-    assert b"--force" in done.stderr
-    assert ngt(*command, "--restart").returncode == 2
-    assert fake.asked == []
-    assert b"out/b.txt: already exists, and this command did not write it" in done.stderr
-    assert (out / "b.txt").read_text() == "my own notes"
     (out / "c.txt").symlink_to(tmp_path / "nowhere")
-    assert b"did not write it, and 1 more\n" in ngt(*command).stderr
+    command = ("summarize", str(three), "-o", str(out))
+
     assert ngt(*command, "--force").returncode == 0
     assert (out / "b.txt").read_text() == "Text b of three.\n"
     assert (tmp_path / "nowhere").read_text() == "Text c of three.\n"  # the link is followed
+
     fake.asked = []
     assert ngt(*command).returncode == 0
     assert fake.asked == []
     assert ngt(*command, "--restart").returncode == 0
     assert len(fake.asked) == 3
-    one = ngt("summarize", str(three), "-o", str(tmp_path / "one.txt"), "--restart")
-    assert one.returncode == 0
-    assert b"--restart has no effect without -o FOLDER/" in one.stderr
 
 
-def test_a_file_created_meanwhile_is_kept_in_the_folder(
+def test_a_restart_without_a_folder_has_no_effect(
+    tmp_path: Path, three: Path, fake: FakeAnswers
+) -> None:
+    done = ngt("summarize", str(three), "-o", str(tmp_path / "one.txt"), "--restart")
+    assert done.returncode == 0
+    assert b"--restart has no effect without -o FOLDER/" in done.stderr
+
+
+def test_a_file_that_is_created_during_the_run_is_kept(
     tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:
     out = tmp_path / "out"
 
-    def comes(text: str) -> None:
+    def create_b(text: str) -> None:
         if "Text b" in text:
             (out / "b.txt").write_text("mine")
 
-    fake.before = comes
+    fake.before = create_b
     done = ngt("summarize", str(three), "-o", f"{out}/")
     assert done.returncode == 7
     assert b"b.txt: already exists" in done.stderr
     assert (out / "b.txt").read_text() == "mine"
-    assert {p.name for p in out.glob("*.txt")} == {f"{n}.txt" for n in "abc"}
+    assert {path.name for path in out.glob("*.txt")} == {"a.txt", "b.txt", "c.txt"}
 
 
 def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswers) -> None:
@@ -703,20 +728,23 @@ def test_summaries_beside_their_texts_are_not_summarized(tmp_path: Path, fake: F
 
 def test_a_line_may_set_method_and_num_draft() -> None:
     """They decide what drafts, and nothing of the text."""
-    own: list[dict[str, Any]] = [
+    settings_of_lines: list[dict[str, Any]] = [
         {},
         {"method": "none"},
         {"method": "trie", "num_draft": 8},
         {"method": "nonsense"},
     ]
-    lines = [
-        {"id": i, "context": "The quay was built in 1871. It is long.", "settings": settings}
-        for i, settings in enumerate(own)
-    ]
+    context = "The quay was built in 1871. It is long."
+    lines = [{"context": context, "settings": settings} for settings in settings_of_lines]
     stdin = "".join(json.dumps(line) + "\n" for line in lines).encode()
+
     done = ngt("batch", "-", "--method", "llma", "--max-tokens", "12", stdin=stdin)
-    first, plain, trie, wrong = (json.loads(line) for line in done.stdout.splitlines())
-    assert [row["drafted_by"] for row in (first, plain, trie)] == ["llma", "none", "trie"]
-    assert first["text"] == plain["text"] == trie["text"]
+
+    llma, plain, trie, invalid = parse(done.stdout)
+    assert llma["drafted_by"] == "llma"
+    assert plain["drafted_by"] == "none"
+    assert trie["drafted_by"] == "trie"
     assert trie["settings"]["num_draft"] == 8
-    assert "nonsense" in json.dumps(wrong["error"])
+    assert llma["text"] == plain["text"]
+    assert trie["text"] == plain["text"]
+    assert "nonsense" in json.dumps(invalid["error"])

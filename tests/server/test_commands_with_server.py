@@ -1,4 +1,4 @@
-"""Commands that a server answers: what they print is what they print without it."""
+"""Commands that a server answers, `ngt serve` and --keep-warm."""
 
 import json
 import os
@@ -6,8 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,12 @@ from tests.support.warm import Warm
 
 ASK = ("ask", "-d", HARBOUR, "Who saved the town?")
 SHORT = ("--max-tokens", "12")
-FAILED = 7  # exit code where some texts have no answer
-PLAIN = ("--method", "none")  # so that nothing depends on what was answered before
+SOME_FAILED = 7  # the exit code
+PLAIN = ("--method", "none")  # so that no answer depends on earlier ones
 
 
 def next_line(process: Warm) -> bytes:
-    """The next line that a process writes to stderr; b"" where it has ended."""
+    """The next line that a process writes to stderr; b"" after it has ended."""
     assert process.stderr is not None
     return process.stderr.readline()
 
@@ -56,36 +55,33 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def own_home(own_home: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As for every test, but with the folder of that user, and no model in this process."""
+    """The home of every test in this file is that of the user with a server."""
     monkeypatch.setenv("NGT_HOME", str(home))
     return home
 
 
 @pytest.fixture
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is answered in this process fails."""
+    """A question that is answered in this process fails."""
     monkeypatch.setattr("ngtcli.engine.opening.open_engine", None)
 
 
 def count_answered() -> int:
-    """How many questions the server has answered."""
+    """The number of questions that the server has answered."""
     about = client.request(Place.of(Settings()), "GET /about")
     assert about is not None
     return about.answered
 
 
 def timeless(text: bytes) -> str:
-    """A text without what differs from run to run: seconds, rates, what was read before.
-
-    Where lines are broken between facts depends on their lengths.
-    """
+    """A text without what differs from run to run: seconds, rates, cached tokens, line breaks."""
     lines = re.sub(r"[\d.]+ (tokens/s|s|ms)\b", r"_ \1", text.decode())
     lines = re.sub(r"[\d.]+/s\b", "_/s", lines)
     lines = lines.replace("\x1b[0m\n\x1b[2m", "\n").replace(" · ", "\n")
     return re.sub(r"of \d+ tokens(, [^\n]*)?", "", lines)
 
 
-SAME = [
+COMMANDS = [
     ASK,
     ("summarize", HARBOUR, "--cite", *SHORT),
     ("summarize", HARBOUR, "-v", "--color", "always", *SHORT, *PLAIN),
@@ -101,21 +97,23 @@ LOADING = re.compile(r"(Starting|Loading|Packed|Preparing|Compiling|Cutting|Read
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("arguments", SAME, ids=range(len(SAME)))
-def test_a_command_prints_what_it_prints_without_the_process(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", COMMANDS, ids=range(len(COMMANDS)))
+def test_a_command_prints_the_same_with_and_without_a_server(arguments: tuple[str, ...]) -> None:
     before = count_answered()
-    warm_run = ngt(*arguments)
+    served = ngt(*arguments)
     assert count_answered() == before + 1
-    cold = ngt(*arguments, "--no-serve")
-    assert warm_run.returncode == cold.returncode
-    assert warm_run.stdout == cold.stdout
-    messages, expected = (LOADING.sub("", timeless(run.stderr)) for run in (warm_run, cold))
-    assert messages == expected
+
+    expected = ngt(*arguments, "--no-serve")
+
+    assert served.returncode == expected.returncode
+    assert served.stdout == expected.stdout
+    messages = LOADING.sub("", timeless(served.stderr))
+    assert messages == LOADING.sub("", timeless(expected.stderr))
 
 
 @pytest.mark.usefixtures("no_model")
 class TestServed:
-    """Tests of the command line, whose answers the process gives."""
+    """Tests of the command line, with the answers of the server."""
 
     test_a_stdin_is_a_document = staticmethod(test_cli.test_a_piped_text_is_a_document)
     test_json = staticmethod(test_cli.test_json_prints_one_object)
@@ -127,122 +125,159 @@ class TestServed:
 
 def test_the_json_has_the_same_keys_and_the_same_answer() -> None:
     command = (*ASK, "--json-tokens", *PLAIN)
-    warm_run = json.loads(ngt(*command).stdout)
-    cold = json.loads(ngt(*command, "--no-serve").stdout)
-    assert _shape(warm_run) == _shape(cold)
-    for name in ("statistics", "passes", "retrieval", "settings"):
-        del warm_run[name], cold[name]
-    assert warm_run == cold
+    served = json.loads(ngt(*command).stdout)
+    expected = json.loads(ngt(*command, "--no-serve").stdout)
+    assert types_of_members(served) == types_of_members(expected)
+    for member in ("statistics", "passes", "retrieval", "settings"):
+        del served[member]
+        del expected[member]
+    assert served == expected
 
 
-def _shape(value: Any) -> Any:
-    """The keys of an object, and the types of its values."""
+def types_of_members(value: Any) -> Any:
+    """The type of a value; for an object, that of each member by its key."""
     if isinstance(value, dict):
-        return {key: _shape(member) for key, member in value.items()}
+        return {key: types_of_members(member) for key, member in value.items()}
     return type(value)
 
 
-def test_a_command_that_is_answered_loads_nothing_that_answers() -> None:
+def test_a_command_that_a_server_answers_does_not_load_the_engine() -> None:
     heavy = {"torch", "transformers", "tokenizers", "numba", "numpy", "pydantic", "jinja2"}
     heavy |= {"starlette", "uvicorn", "anyio", "asyncio", "http.client", "email"}
     before = count_answered()
     assert_not_loaded([[*ASK], ["summarize", HARBOUR, *SHORT]], heavy)
-    cited = ["summarize", HARBOUR, "--cite", *SHORT]  # it is compared with the documents here
-    assert_not_loaded([cited], heavy - {"numpy"})
+    # For --cite, the command itself compares the answer with the documents.
+    assert_not_loaded([["summarize", HARBOUR, "--cite", *SHORT]], heavy - {"numpy"})
     assert count_answered() == before + 3
 
 
-def test_a_conversation_is_answered_as_without_the_process() -> None:
+def test_a_conversation_prints_the_same_with_and_without_a_server() -> None:
     before = count_answered()
     command = ("chat", "-d", HARBOUR, *SHORT, *PLAIN)
     questions = b"Who?\nWhen?\n"
-    warm_run = ngt(*command, stdin=questions)
-    cold = ngt(*command, "--no-serve", stdin=questions)
+    served = ngt(*command, stdin=questions)
+    expected = ngt(*command, "--no-serve", stdin=questions)
     assert count_answered() == before + 2
-    assert warm_run.returncode == 0
-    assert warm_run.stdout == cold.stdout
+    assert served.returncode == 0
+    assert served.stdout == expected.stdout
 
 
-def _texts(tmp_path: Path) -> Path:
+@pytest.fixture
+def three_texts(tmp_path: Path) -> Path:
+    """A folder with three paragraphs, a file each."""
     folder = tmp_path / "texts"
     folder.mkdir()
-    for i, part in enumerate(Path(HARBOUR).read_text().split("\n\n")[:3]):
-        (folder / f"{i}.txt").write_text(part)
+    paragraphs = Path(HARBOUR).read_text().split("\n\n")
+    for number, paragraph in enumerate(paragraphs[:3]):
+        (folder / f"{number}.txt").write_text(paragraph)
     return folder
 
 
-@pytest.mark.parametrize("kind", ["each", "folder", "batch"])
-def test_many_texts_are_answered_by_the_server_with_the_answers_of_a_model_loaded_here(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def rows_by_id(stdout: bytes) -> dict[str, Any]:
+    rows = [json.loads(line) for line in stdout.splitlines()]
+    return {row["id"]: row.get("text", row) for row in rows}
+
+
+def assert_served_as_without_server(
+    run: Callable[..., dict[str, Any]], questions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = _texts(tmp_path)
-    out = tmp_path / "out"
-    lines = [
-        json.dumps({"id": i, "question": f"In {i} the", "context": "The boat left."})
-        for i in range(12)
-    ]
+    """The answers that `run` returns are the same with the flag --no-serve.
 
-    def answers(*more: str) -> dict[str, Any]:
-        """Run the command; return its answers by the name of their text."""
-        flags = (*SHORT, *PLAIN, *more)
-        if kind == "folder":
-            done = ngt("summarize", str(texts), "-o", f"{out}/", *flags)
-            by_name: dict[str, Any] = {path.name: path.read_text() for path in out.glob("*.txt")}
-            shutil.rmtree(out, ignore_errors=True)
-        else:
-            if kind == "each":
-                done = ngt("ask", "--each", str(texts), "When?", "--json", *flags)
-            else:
-                done = ngt("batch", "-", *flags, stdin="\n".join(lines).encode())
-            rows = [json.loads(line) for line in done.stdout.splitlines()]
-            by_name = {row["id"]: row.get("text", row) for row in rows}
-        assert done.returncode in (0, FAILED), done.stderr  # the model's answers are no matter here
-        return by_name
-
-    questions = len(lines) if kind == "batch" else 3
+    Without it the server gives them, and no model is loaded in this process.
+    """
     before = count_answered()
     with monkeypatch.context() as patch:
-        patch.setattr("ngtcli.engine.opening.open_engine", None)  # none is loaded here
-        served = answers()
-    assert count_answered() - before == questions
+        patch.setattr("ngtcli.engine.opening.open_engine", None)
+        served = run()
+    assert count_answered() == before + questions
     assert served
-    assert served == answers("--no-serve")
-    assert count_answered() - before == questions
+    assert run("--no-serve") == served
+    assert count_answered() == before + questions
 
 
-def test_questions_that_a_server_no_longer_takes_are_left(tmp_path: Path) -> None:
-    """Questions that it has not begun when it ends, and those that were not sent."""
+def test_the_server_answers_about_each_file(
+    three_texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*flags: str) -> dict[str, Any]:
+        command = ("ask", "--each", str(three_texts), "When?", "--json")
+        done = ngt(*command, *SHORT, *PLAIN, *flags)
+        assert done.returncode in (0, SOME_FAILED), done.stderr
+        return rows_by_id(done.stdout)
+
+    assert_served_as_without_server(run, 3, monkeypatch)
+
+
+def test_the_server_writes_the_answers_of_a_folder(
+    three_texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    def run(*flags: str) -> dict[str, Any]:
+        done = ngt("summarize", str(three_texts), "-o", f"{out}/", *SHORT, *PLAIN, *flags)
+        assert done.returncode in (0, SOME_FAILED), done.stderr
+        texts = {path.name: path.read_text() for path in out.glob("*.txt")}
+        shutil.rmtree(out)
+        return texts
+
+    assert_served_as_without_server(run, 3, monkeypatch)
+
+
+def test_the_server_answers_the_lines_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        {"id": number, "question": f"In {number} the", "context": "The boat left."}
+        for number in range(12)
+    ]
+    stdin = "\n".join(json.dumps(line) for line in lines).encode()
+
+    def run(*flags: str) -> dict[str, Any]:
+        done = ngt("batch", "-", *SHORT, *PLAIN, *flags, stdin=stdin)
+        assert done.returncode in (0, SOME_FAILED), done.stderr
+        return rows_by_id(done.stdout)
+
+    assert_served_as_without_server(run, 12, monkeypatch)
+
+
+def test_questions_that_a_server_no_longer_takes_are_left() -> None:
+    """They are those that the server has not begun, and those that were not sent."""
     settings = Settings.of(max_tokens=4)
-    place = Place(key="nobody-is-there")
-    run = ServedRun(Remote(place), settings)
-    question = Request(task="ask", settings=settings, preset=load_preset("ask"))
-    items = [(1, question), (2, question)]
-    waiting = list(items)
-    assert not list(run.outcomes(lambda _: waiting.pop(0) if waiting else None))
-    assert sorted([*run.left, *waiting], key=lambda item: item[0]) == items
-    other = replace(question, settings=settings.replace(model="another"))
+    run = ServedRun(Remote(Place(key="nobody-is-there")), settings)
+    request = Request(task="ask", settings=settings, preset=load_preset("ask"))
+    items = [(1, request), (2, request)]
+    unsent = list(items)
+    assert not list(run.outcomes(lambda _: unsent.pop(0) if unsent else None))
+    assert sorted([*run.left, *unsent], key=lambda item: item[0]) == items
+
+
+def test_a_question_to_another_model_is_refused() -> None:
+    settings = Settings.of(max_tokens=4)
+    run = ServedRun(Remote(Place(key="nobody-is-there")), settings)
+    request = Request(
+        task="ask", settings=settings.replace(model="another"), preset=load_preset("ask")
+    )
     with pytest.raises(OtherModelError):
-        list(ServedRun(Remote(place), settings).outcomes(lambda _: (3, other)))
+        list(run.outcomes(lambda _: (1, request)))
 
 
-def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> None:
+def test_a_killed_server_is_an_error_in_the_middle_of_an_answer_only(tmp_path: Path) -> None:
     with Warm("serve", "--no-http", NGT_HOME=str(tmp_path)) as server:
         assert b"is ready" in next_line(server)
-        asking = Warm("summarize", HARBOUR, "--max-tokens", "2000", NGT_HOME=str(tmp_path))
-        assert asking.stdout is not None
-        begun = asking.stdout.read(5)
+        command = Warm("summarize", HARBOUR, "--max-tokens", "2000", NGT_HOME=str(tmp_path))
+        assert command.stdout is not None
+        beginning = command.stdout.read(5)
         server.kill()
-        out, errors = asking.communicate(timeout=60)
-        assert asking.returncode == 1
-        assert (begun + out).endswith(b"\n")
-        assert errors.splitlines()[-2].startswith(b"ngt: the server ended in the middle")
-        again = warm.run(*ASK, NGT_HOME=str(tmp_path))  # nothing is left of it: loaded here
-        assert again.returncode == 0
-        assert again.stdout == ngt(*ASK).stdout
-        assert not list((tmp_path / "run").glob("*.sock"))
+        rest, stderr = command.communicate(timeout=60)
+        assert command.returncode == 1
+        assert (beginning + rest).endswith(b"\n")
+        assert stderr.splitlines()[-2].startswith(b"ngt: the server ended in the middle")
+
+    # The next command loads the model itself.
+    done = warm.run(*ASK, NGT_HOME=str(tmp_path))
+    assert done.returncode == 0
+    assert done.stdout == ngt(*ASK).stdout
+    assert not list((tmp_path / "run").glob("*.sock"))
 
 
-def test_status_lists_it_and_stop_ends_it(tmp_path: Path) -> None:
+def test_status_lists_the_server_and_stop_stops_it(tmp_path: Path) -> None:
     variables = {"NGT_HOME": str(tmp_path)}
     with Warm("serve", "--no-http", **variables) as server:
         assert b"is ready" in next_line(server)
