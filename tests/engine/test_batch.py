@@ -1,4 +1,4 @@
-"""Lines of a batch, the order they are answered in, and an output that outlives kills."""
+"""Lines of a batch, the order they are answered in, the journal, and an output that is killed."""
 
 import errno
 import hashlib
@@ -29,8 +29,8 @@ from ngtcli.system.journal import Form, Journal, LineFile, errors_named
 from tests.support.helpers import wait_until
 
 HEAD = {"input": "aa", "shard": "1/1", "engine": "ngt", "ask.max_tokens": 8}
-MOST = 10_000
-ALL = 1, 1  # of shards
+MAX_BYTES = 10_000  # bytes of a line
+ALL_LINES = (1, 1)  # all lines: the first shard of one
 
 
 def text(index: int, failed: bool = False, extra: str = "") -> str:
@@ -43,8 +43,8 @@ def done(index: int, failed: bool = False, extra: str = "") -> DoneLine:
     return DoneLine(index, text(index, failed, extra), failed=failed)
 
 
-def streamed(data: bytes) -> Lines:
-    return Lines(read_lines(io.BytesIO(data), "in", MOST, ALL), MOST)
+def lines_of_stream(data: bytes) -> Lines:
+    return Lines(read_lines(io.BytesIO(data), "in", MAX_BYTES, ALL_LINES), MAX_BYTES)
 
 
 # --- what a line asks for ---
@@ -93,70 +93,80 @@ def streamed(data: bytes) -> Lines:
         (b'{"context": "a", "settings": 3}', "settings is 3"),
     ],
 )
-def test_a_wrong_line_is_told_in_its_error(raw: bytes, words: str) -> None:
-    _, asked = read_line(raw)
-    assert isinstance(asked, NgtError)
-    assert any(part in str(asked) for part in words.split("|")), str(asked)
-    assert not any(word in asked.hint for word in ("int", "float", "bool", "str ", "str."))
+def test_an_invalid_line_is_an_error_in_plain_words(raw: bytes, words: str) -> None:
+    _, error = read_line(raw)
+    assert isinstance(error, NgtError)
+    assert any(part in str(error) for part in words.split("|")), str(error)
+    assert not any(word in error.hint for word in ("int", "float", "bool", "str ", "str."))
 
 
-def test_a_line_with_a_question_is_asked_and_one_without_is_summarized() -> None:
-    own, asked = read_line(b'{"id": "a", "context": "The tide.\\r\\n", "question": " When? "}')
-    assert own == "a"
-    assert isinstance(asked, BatchLine)
-    assert asked.task == "ask"
-    assert asked.question == "When?"
-    assert asked.texts[0].text == "The tide.\n"
-    own, asked = read_line(b'{"id": null, "documents": ["x", {"name": "n", "text": "y"}]}')
-    assert own is None
-    assert isinstance(asked, BatchLine)
-    assert asked.task == "summarize"
-    assert [d.name for d in asked.texts] == ["document 1", "n"]
+def test_a_line_with_a_question_is_asked() -> None:
+    line_id, line = read_line(b'{"id": "a", "context": "The tide.\\r\\n", "question": " When? "}')
+    assert line_id == "a"
+    assert isinstance(line, BatchLine)
+    assert line.task == "ask"
+    assert line.question == "When?"
+    assert line.texts[0].text == "The tide.\n"
 
 
-def test_paths_of_a_line_are_taken_from_the_inputs_folder(tmp_path: Path) -> None:
-    odd = tmp_path / "a[1]"
-    odd.mkdir()
-    (odd / "x.txt").write_text("x")
-    (odd / "~").mkdir()
-    for path, found in (
-        ("x.txt", f"{odd}/x.txt"),
+def test_a_line_without_a_question_is_summarized() -> None:
+    line_id, line = read_line(b'{"id": null, "documents": ["x", {"name": "n", "text": "y"}]}')
+    assert line_id is None
+    assert isinstance(line, BatchLine)
+    assert line.task == "summarize"
+    assert [document.name for document in line.texts] == ["document 1", "n"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("x.txt", "{parent}/a[1]/x.txt"),
         ("/y", "/y"),
         ("~/z", "~/z"),
-        ("~", f"{odd}/~"),
-        ("*.txt", f"{tmp_path}/a[[]1]/*.txt"),
-        ("~nobody.txt", f"{odd}/~nobody.txt"),
-    ):
-        assert below(str(odd), path) == found
+        ("~", "{parent}/a[1]/~"),
+        ("*.txt", "{parent}/a[[]1]/*.txt"),
+        ("~nobody.txt", "{parent}/a[1]/~nobody.txt"),
+    ],
+)
+def test_paths_of_a_line_are_relative_to_the_folder_of_the_input(
+    path: str, expected: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a[1]"
+    folder.mkdir()
+    (folder / "x.txt").write_text("x")
+    (folder / "~").mkdir()
+    assert below(str(folder), path) == expected.format(parent=tmp_path)
 
 
 # --- files and streams of lines ---
 
 
-def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> None:
+def test_a_file_is_scanned_and_its_lines_are_read_again_later(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(
         b'\xef\xbb\xbf{"context": "one"}\n\n{"id": "b", "context": "two"}\r\n'
-        b'{"id": "b", "context": "three"}\n{"context": "' + b"x" * MOST + b'"}\n{"context": "end"}'
+        b'{"id": "b", "context": "three"}\n{"context": "'
+        + b"x" * MAX_BYTES
+        + b'"}\n{"context": "end"}'
     )
-    found, sha256 = scan(path, MOST, ALL)
+    lines, sha256 = scan(path, MAX_BYTES, ALL_LINES)
     assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert [(line.index, line.number, line.id) for line in found] == [
+    assert [(line.index, line.number, line.id) for line in lines] == [
         (0, 1, 1),
         (1, 3, "b"),
         (2, 4, "b"),
         (3, 5, 5),
         (4, 6, 6),
     ]
-    texts = [found[i].content(path).texts[0].text for i in (0, 1, 4)]
+    texts = [lines[index].content(path).texts[0].text for index in (0, 1, 4)]
     assert texts == ["one", "two", "end"]
     with pytest.raises(InputError, match="duplicate id 'b': line 3 also has it"):
-        found[2].content(path)
+        lines[2].content(path)
     with pytest.raises(InputError, match="a line of more than"):
-        found[3].content(path)
+        lines[3].content(path)
 
 
-def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_path: Path) -> None:
+def test_an_invalid_line_has_its_own_id_or_its_number(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     rows = [
         '{"id": "a", "context": "one", "context": "two"}',
@@ -164,23 +174,23 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
         "no JSON",
         '{"id": "c", "id": "d", "context": "one"}',
         '{"id": [1], "context": "one", "context": "two"}',
-        '{"context": "' + "x" * MOST + '"}',
+        '{"context": "' + "x" * MAX_BYTES + '"}',
         *(f'{{"id": {number}, "context": "good"}}' for number in (1, 2, 3, 4, 5, 6)),
         '{"id": "a", "context": "again"}',
     ]
     path.write_text("\n".join(rows))
-    found, _ = scan(path, MOST, ALL)
-    assert [line.id for line in found] == ["a", "b", 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, "a"]
-    wrong = [line.number for line in found if isinstance(line.value, NgtError)]
-    assert wrong == [1, 2, 3, 4, 5, 6, 13]
-    assert "duplicate key 'id'" in str(found[1].value)
-    assert "duplicate id 'a': line 1 also has it" in str(found[12].value)
+    lines, _ = scan(path, MAX_BYTES, ALL_LINES)
+    assert [line.id for line in lines] == ["a", "b", 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, "a"]
+    invalid = [line.number for line in lines if isinstance(line.value, NgtError)]
+    assert invalid == [1, 2, 3, 4, 5, 6, 13]
+    assert "duplicate key 'id'" in str(lines[1].value)
+    assert "duplicate id 'a': line 1 also has it" in str(lines[12].value)
 
 
-def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Path) -> None:
+def test_a_line_that_changed_after_the_scan_is_not_answered(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"context": "one", "question": "Who?"}\n{"context": "two"}\n')
-    (first, second), _ = scan(path, MOST, ALL)
+    (first, second), _ = scan(path, MAX_BYTES, ALL_LINES)
     path.write_text('{"context": "one", "question": "Why?"}\n{"context": "two"}\n')
     with pytest.raises(InputError, match="the line has changed"):
         first.content(path)
@@ -191,29 +201,35 @@ def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Pat
     ("data", "words"),
     [(b"", "empty"), (b"\n \n", "empty"), (b"%PDF-1.7", "a PDF"), (b"a\0b", "not UTF-8 text")],
 )
-def test_a_file_without_lines_is_refused_whole(tmp_path: Path, data: bytes, words: str) -> None:
+def test_an_input_that_has_no_lines_of_text_is_refused(
+    tmp_path: Path, data: bytes, words: str
+) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(data)
     with pytest.raises(InputError, match=words):
-        scan(path, MOST, ALL)
+        scan(path, MAX_BYTES, ALL_LINES)
     with pytest.raises(InputError, match=words):
-        streamed(data).wait()
+        lines_of_stream(data).wait()
+
+
+def test_an_input_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
-        scan(tmp_path / "none", MOST, ALL)
+        scan(tmp_path / "none", MAX_BYTES, ALL_LINES)
 
 
-def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None:
-    kinds = "abab"
-    texts = "xyxzzyxx"
-    waiting = Lines(
-        InputLine(i, i + 1, i, task=kinds[i % 4], documents_key=texts[i]) for i in range(len(texts))
+def test_lines_with_the_same_task_and_documents_are_taken_together() -> None:
+    tasks = "abababab"
+    documents_keys = "xyxzzyxx"
+    lines = Lines(
+        InputLine(index, index + 1, index, task=task, documents_key=documents_key)
+        for index, (task, documents_key) in enumerate(zip(tasks, documents_keys, strict=True))
     )
     order = []
-    while waiting.wait():
-        line = waiting.take()
+    while lines.wait():
+        line = lines.take()
         while line is not None:
             order.append((line.task, line.documents_key, line.index))
-            line = waiting.take()
+            line = lines.take()
     assert order == [
         ("a", "x", 0),
         ("a", "x", 2),
@@ -228,7 +244,7 @@ def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None
 
 def test_a_stream_is_read_ahead_a_bounded_number_of_lines() -> None:
     data = b"".join(b'{"context": "%d"}\n' % i for i in range(3 * AHEAD))
-    stream = streamed(data)
+    stream = lines_of_stream(data)
     wait_until(lambda: stream.count >= AHEAD)
     time.sleep(0.02)
     assert stream.count == AHEAD
@@ -239,11 +255,11 @@ def test_a_stream_is_read_ahead_a_bounded_number_of_lines() -> None:
     assert stream.count == AHEAD + 1
 
 
-def test_of_a_stream_only_the_last_ids_are_kept() -> None:
+def test_a_stream_remembers_only_its_last_ids() -> None:
     data = b"".join(b'{"id": "%c", "context": "x"}\n' % c for c in b"abbcda")
-    found = read_lines(io.BytesIO(data), "in", MOST, ALL, ids=2)
-    wrong = {line.number: str(line.value) for line in found if isinstance(line.value, NgtError)}
-    assert wrong == {3: "duplicate id 'b': line 2 also has it"}
+    lines = read_lines(io.BytesIO(data), "in", MAX_BYTES, ALL_LINES, ids=2)
+    errors = {line.number: str(line.value) for line in lines if isinstance(line.value, NgtError)}
+    assert errors == {3: "duplicate id 'b': line 2 also has it"}
 
 
 # --- a journal ---
@@ -258,43 +274,51 @@ FORM = Form("notes", 1, Note, "Name another.", {"wording": "another wording of p
 
 
 def journal(path: Path, head: Any = HEAD, restart: bool = False) -> Journal[Note]:
-    return Journal(path, FORM, head, MOST, restart)
+    return Journal(path, FORM, head, MAX_BYTES, restart)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=4), st.data())
-def test_a_journal_cut_at_any_byte_has_all_whole_records_and_goes_on(
+def test_a_journal_cut_at_any_byte_has_its_complete_records_and_takes_more(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("j") / "journal"
-    notes = [Note(n, one.encode(errors="replace").decode()) for n, one in enumerate(texts)]
-    with closing(journal(path)) as whole:
-        ends = []
+    notes = [
+        Note(number, text.encode(errors="replace").decode()) for number, text in enumerate(texts)
+    ]
+    record_ends = []
+    with closing(journal(path)) as complete:
         for note in notes:
-            assert whole.at(whole.add(note)) == note
-            ends.append(os.stat(path).st_size)
-    kept = data.draw(st.integers(0, ends[-1]))
-    rest = data.draw(
-        st.sampled_from([b"", b"\0" * 9, b'{"n": "x"}\n', b"[" * 9000 + b"\n", b"\xff\n"])
-    )
-    path.write_bytes(path.read_bytes()[:kept] + rest * (kept in ends))
-    wanted = notes[: sum(end <= kept for end in ends)]
-    with closing(journal(path)) as again:
-        assert [note for _, note in again] == wanted
-        again.add(Note(99))
+            assert complete.at(complete.add(note)) == note
+            record_ends.append(path.stat().st_size)
+
+    length = data.draw(st.integers(0, record_ends[-1]))
+    content = path.read_bytes()[:length]
+    if length in record_ends:
+        garbage = [b"", b"\0" * 9, b'{"n": "x"}\n', b"[" * 9000 + b"\n", b"\xff\n"]
+        content += data.draw(st.sampled_from(garbage))
+    path.write_bytes(content)
+
+    expected = [note for note, end in zip(notes, record_ends, strict=True) if end <= length]
+    with closing(journal(path)) as resumed:
+        assert [note for _, note in resumed] == expected
+        resumed.add(Note(99))
     with closing(journal(path)) as last:
-        assert [note for _, note in last] == [*wanted, Note(99)]
+        assert [note for _, note in last] == [*expected, Note(99)]
+
+
+def test_a_journal_belongs_to_one_process_and_one_user(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with closing(journal(path)) as first:
+        first.add(Note(1))
         with pytest.raises(UsageError, match="another process"):
             journal(path)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_journal_says_what_was_begun_otherwise_and_each_setting_once(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    then = {**HEAD, "ask.wording": "x"}
-    with closing(journal(path, then)) as begun:
-        begun.add(Note(1))
-    for changes, words in (
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
         ({"ask.max_tokens": 9, "summarize.max_tokens": 9}, "max_tokens 8, now 9$"),
         ({"shard": "1/2", "input": "bb"}, "input 'aa', now 'bb'; shard '1/1', now '1/2'$"),
         (
@@ -302,47 +326,71 @@ def test_a_journal_says_what_was_begun_otherwise_and_each_setting_once(tmp_path:
             "another wording of preset ask; seed null, now 'a'$",
         ),
         ({"ask.seed": "a"}, "seed null, now 'a'$"),
-    ):
-        with pytest.raises(UsageError, match=f"journal was started with .*{words}"):
-            journal(path, {**then, **changes})
+    ],
+)
+def test_a_journal_with_another_head_is_refused_and_each_difference_named_once(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal"
+    head = HEAD | {"ask.wording": "x"}
+    with closing(journal(path, head)) as started:
+        started.add(Note(1))
+    with pytest.raises(UsageError, match=f"journal was started with .*{words}"):
+        journal(path, head | changes)
+
+
+def test_a_restarted_journal_is_unchanged_until_it_has_a_new_record(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with closing(journal(path, HEAD | {"ask.wording": "x"})) as started:
+        started.add(Note(1))
     before = path.read_bytes()
-    with closing(journal(path, HEAD, restart=True)) as anew:
-        assert [*anew] == []
-        assert path.read_bytes() == before  # until there is another record
-        anew.add(Note(2))
-    with closing(journal(path)) as again:
-        assert [note for _, note in again] == [Note(2)]
+    with closing(journal(path, HEAD, restart=True)) as restarted:
+        assert list(restarted) == []
+        assert path.read_bytes() == before
+        restarted.add(Note(2))
+    with closing(journal(path)) as resumed:
+        assert [note for _, note in resumed] == [Note(2)]
 
 
 @pytest.mark.parametrize(
     "begin",
-    ["mine", "mine\n", "[3]\n", '{"format": "notes", "version": 2}\n', '{"format":"other'],
+    ["mine", "mine\n", "[3]\n", '{"format":"other'],
 )
-def test_a_journal_of_another_program_or_version_is_not_touched(tmp_path: Path, begin: str) -> None:
+def test_a_file_of_another_program_is_no_journal_even_for_a_restart(
+    tmp_path: Path, begin: str
+) -> None:
     path = tmp_path / "journal"
     path.write_text(begin)
-    is_older = "version" in begin
-    with pytest.raises(UsageError, match="another version of ngt|was not written by ngt"):
-        journal(path, restart=not is_older)
+    with pytest.raises(UsageError, match="was not written by ngt"):
+        journal(path, restart=True)
     assert path.read_text() == begin
-    if is_older:
-        with closing(journal(path, restart=True)) as anew:
-            anew.add(Note(1))
-        assert begin.encode() not in path.read_bytes()
 
 
-def test_what_is_no_file_is_no_journal(tmp_path: Path) -> None:
+def test_a_journal_of_another_version_is_overwritten_only_by_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    content = '{"format": "notes", "version": 2}\n'
+    path.write_text(content)
+    with pytest.raises(UsageError, match="another version of ngt"):
+        journal(path)
+    assert path.read_text() == content
+
+    with closing(journal(path, restart=True)) as restarted:
+        restarted.add(Note(1))
+    assert content not in path.read_text()
+
+
+def test_a_link_or_a_pipe_is_no_journal(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine\n")
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     os.mkfifo(tmp_path / "pipe")
     for name, words in (("link", "link: "), ("pipe", "not a regular file")):
-        with pytest.raises(UsageError, match=words) as caught:
+        with pytest.raises(UsageError, match=words) as raised:
             journal(tmp_path / name, restart=True)
-        assert "room" not in caught.value.hint
+        assert "room" not in raised.value.hint
     assert (tmp_path / "mine").read_text() == "mine\n"
 
 
-def test_no_more_of_a_journal_is_read_than_a_line_may_have(tmp_path: Path) -> None:
+def test_no_line_of_a_journal_is_read_beyond_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     hole = 1 << 40  # a line of a terabyte
     with closing(journal(path)) as begun:
@@ -357,27 +405,27 @@ def test_no_more_of_a_journal_is_read_than_a_line_may_have(tmp_path: Path) -> No
     assert path.stat().st_size == hole
 
 
-def test_a_damaged_line_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_damaged_line_of_a_journal_is_skipped_alone(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    with closing(journal(path)) as begun:
-        places = [begun.add(Note(number)) for number in (1, 2, 3)]
+    with closing(journal(path)) as started:
+        offsets = [started.add(Note(number)) for number in (1, 2, 3)]
     with path.open("r+b") as file:
-        file.seek(places[1])
+        file.seek(offsets[1])
         file.write(b"\xff")
     size = path.stat().st_size
-    with closing(journal(path)) as again:
-        assert [place for place, _ in again] == [places[0], places[2]]
+    with closing(journal(path)) as resumed:
+        assert [offset for offset, _ in resumed] == [offsets[0], offsets[2]]
     assert path.stat().st_size == size
 
 
-def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Path) -> None:
-    def full(file: LineFile, data: bytes) -> None:
+def test_a_line_that_cannot_be_written_completely_is_taken_back(tmp_path: Path) -> None:
+    def write_three_bytes(file: LineFile, data: bytes) -> None:
         file.write(data[:3])
         raise OSError(28, "No space left on device")
 
     (tmp_path / "log").write_text("one\n")
     with (
-        patch("ngtcli.system.journal.write_all", full),
+        patch("ngtcli.system.journal.write_all", write_three_bytes),
         LineFile(tmp_path / "log") as file,
         pytest.raises(OSError, match="No space"),
     ):
@@ -388,21 +436,21 @@ def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Pat
 # --- the output ---
 
 
-def opened(path: Path, restart: bool = False, most: int = MOST) -> FileOutput:
-    return FileOutput(path, HEAD, restart, most)
+def open_output(path: Path, restart: bool = False, max_bytes: int = MAX_BYTES) -> FileOutput:
+    return FileOutput(path, HEAD, restart, max_bytes)
 
 
 @contextmanager
 def killed(path: Path) -> Iterator[FileOutput]:
-    """An output that is left as a process leaves it that is killed in this block."""
-    out = opened(path)
+    """An output that is left in the state in which a killed process leaves it."""
+    out = open_output(path)
     try:
         yield out
     finally:
         out._open.close()
 
 
-def test_a_stream_output_is_in_order_whatever_finishes_first() -> None:
+def test_the_rows_of_a_stream_are_in_order_whichever_is_answered_first() -> None:
     written: list[str] = []
     out = StreamOutput(None, written.append)
     for index in (2, 0, 3, 1):
@@ -411,109 +459,128 @@ def test_a_stream_output_is_in_order_whatever_finishes_first() -> None:
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """The process is killed here."""
 
 
-class Killing:
-    """In the place of what writes: after so many bytes, or files written whole, all ends."""
+class KillingWriter:
+    """Replaces the functions that write; raises Killed after a number of bytes.
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    A file that is written atomically counts as a byte before it is in place and one after that.
+    """
 
-    def lines(self, file: io.FileIO, data: bytes) -> None:
-        write_all(file, data[: self.left])
-        self.spend(len(data))
+    def __init__(self, max_bytes: int) -> None:
+        self._bytes_left = max_bytes
 
-    def whole(self, path: Path, pieces: Any) -> None:
-        self.spend(1)  # before it is in place
+    def write_all(self, file: io.FileIO, data: bytes) -> None:
+        write_all(file, data[: self._bytes_left])
+        self._count(len(data))
+
+    def write_atomically(self, path: Path, pieces: Any) -> None:
+        self._count(1)
         write_atomically(path, pieces)
-        self.spend(1)
+        self._count(1)
 
-    def spend(self, size: int) -> None:
-        self.left -= size
-        if self.left < 0:
+    def _count(self, size: int) -> None:
+        self._bytes_left -= size
+        if self._bytes_left < 0:
             raise Killed
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.data())
-def test_an_output_that_is_killed_at_any_byte_loses_nothing_and_has_nothing_twice(
+def test_an_output_that_is_killed_at_any_byte_loses_and_repeats_no_line(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Lines fail and are run again, too: the last answer to each takes the place of those before.
+    """Lines also fail and are retried, so that the last answer replaces those before it.
 
-    A line whose answer was good is never answered again, even where the user took the file away.
+    A line that was answered is never answered again, even if the user deletes the file.
     """
     path = tmp_path_factory.mktemp("out") / "out.jsonl"
     order = data.draw(st.permutations(range(data.draw(st.integers(1, 7)))))
-    said: list[list[str]] = [[] for _ in order]
-    good: set[int] = set()
+    answers: list[list[str]] = [[] for _ in order]
+    answered: set[int] = set()
 
-    def answer(out: FileOutput, may_fail: bool) -> None:
+    def answer_lines(out: FileOutput, may_fail: bool) -> None:
         for index in order:
-            if not out.has(index) or out.failed(index):
-                assert index not in good
-                fails = may_fail and data.draw(st.booleans())
-                line = done(index, fails, extra=str(len(said[index])))
-                said[index].append(line.text)
-                out.put(line)
-                good.update([index] * (not fails))
+            if out.has(index) and not out.failed(index):
+                continue
+            assert index not in answered
+            fails = may_fail and data.draw(st.booleans())
+            line = done(index, fails, extra=str(len(answers[index])))
+            answers[index].append(line.text)
+            out.put(line)
+            if not fails:
+                answered.add(index)
 
     for _ in range(4):
-        kill = Killing(data.draw(st.integers(0, 2500)))
-        closes = data.draw(st.booleans())
+        writer = KillingWriter(data.draw(st.integers(0, 2500)))
+        is_closed = data.draw(st.booleans())
         with (
-            patch("ngtcli.system.journal.write_all", kill.lines),
-            patch("ngtcli.engine.batch.output.write_atomically", kill.whole),
+            patch("ngtcli.system.journal.write_all", writer.write_all),
+            patch("ngtcli.engine.batch.output.write_atomically", writer.write_atomically),
             suppress(Killed),
             killed(path) as out,
         ):
-            answer(out, may_fail=True)
-            if closes:
+            answer_lines(out, may_fail=True)
+            if is_closed:
                 out.close()
-        whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        assert all(line.decode() in texts for line, texts in zip(whole, said, strict=False))
-        if len(whole) < len(order) and data.draw(st.booleans()):
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        for line, texts in zip(lines, answers, strict=False):
+            assert line.decode() in texts
+        if len(lines) < len(order) and data.draw(st.booleans()):
             path.unlink(missing_ok=True)
-    with closing(opened(path)) as last:
-        answer(last, may_fail=False)
-    assert path.read_text() == "".join(f"{texts[-1]}\n" for texts in said)
+
+    with closing(open_output(path)) as last:
+        answer_lines(last, may_fail=False)
+    assert path.read_text() == "".join(f"{texts[-1]}\n" for texts in answers)
 
 
-@pytest.mark.parametrize("finished", [False, True])
-def test_a_file_that_was_edited_since_is_refused_and_lines_cut_off_are_written_again(
-    tmp_path: Path, finished: bool
-) -> None:
+@pytest.fixture(params=[False, True], ids=["killed", "finished"])
+def output_of_two(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """An output with two lines, of a run that was killed or that finished."""
     path = tmp_path / "out.jsonl"
     with killed(path) as out:
         for index in (0, 1):
             out.put(done(index))
-        if finished:
+        if request.param:
             out.close()
-    whole = path.read_text()
-    for edited in (f"{text(1)}\n", f"{whole}mine", whole.upper(), f"{text(0)}\nmine"):
-        path.write_text(edited)
+    return path
+
+
+def test_an_output_that_was_edited_is_refused(output_of_two: Path) -> None:
+    content = output_of_two.read_text()
+    for edited in (f"{text(1)}\n", f"{content}mine", content.upper(), f"{text(0)}\nmine"):
+        output_of_two.write_text(edited)
         with pytest.raises(UsageError, match="line [123] was changed after ngt wrote it"):
-            opened(path)
-        assert path.read_text() == edited
-    for kept in (0, len(text(0)) - 1, len(whole.encode()) - 1):
-        path.write_bytes(whole.encode()[:kept])
-        opened(path).close()
-        assert path.read_text() == whole
-    opened(path, restart=True).close()
-    assert path.read_text() == whole
-    with closing(opened(path, restart=True)) as out:
+            open_output(output_of_two)
+        assert output_of_two.read_text() == edited
+
+
+def test_lines_that_were_cut_off_an_output_are_written_again(output_of_two: Path) -> None:
+    content = output_of_two.read_bytes()
+    for length in (0, len(text(0)) - 1, len(content) - 1):
+        output_of_two.write_bytes(content[:length])
+        open_output(output_of_two).close()
+        assert output_of_two.read_bytes() == content
+
+
+def test_a_restarted_output_is_unchanged_until_it_has_a_new_line(output_of_two: Path) -> None:
+    content = output_of_two.read_bytes()
+    open_output(output_of_two, restart=True).close()
+    assert output_of_two.read_bytes() == content
+
+    with closing(open_output(output_of_two, restart=True)) as out:
         out.put(done(0))
-    assert path.read_text() == f"{text(0)}\n"
-    opened(path).close()
+    assert output_of_two.read_text() == f"{text(0)}\n"
+    open_output(output_of_two).close()
 
 
-def test_a_file_that_no_journal_tells_of_is_refused_and_no_journal_left(tmp_path: Path) -> None:
+def test_an_output_without_a_journal_is_refused_and_gets_none(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text("mine, too\n")
     with pytest.raises(UsageError, match="no journal says what it was made from"):
-        opened(path)
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+        open_output(path)
+    assert list(tmp_path.iterdir()) == [path]
     assert path.read_text() == "mine, too\n"
 
 
@@ -521,20 +588,20 @@ def test_an_output_may_be_a_link_and_two_runs_do_not_write_one_file(tmp_path: Pa
     path = tmp_path / "out.jsonl"
     twin = tmp_path / "twin.jsonl"
     (tmp_path / "link.jsonl").symlink_to(path)
-    with closing(opened(tmp_path / "link.jsonl")):
+    with closing(open_output(tmp_path / "link.jsonl")):
         names = {"link.jsonl", "out.jsonl", "out.jsonl.journal"}
         assert {path.name for path in tmp_path.iterdir()} == names
         twin.hardlink_to(path)
         for name in (path, twin):
             with pytest.raises(UsageError, match=f"{name.name}.*: another process is writing it"):
-                opened(name)
-    opened(path).close()
+                open_output(name)
+    open_output(path).close()
 
 
 @pytest.mark.parametrize(
     ("number", "makes_room"), [(errno.ENOSPC, True), (errno.EROFS, False), (errno.EFBIG, False)]
 )
-def test_only_a_full_disk_is_told_to_make_room(
+def test_only_the_error_about_a_full_disk_advises_to_make_room(
     tmp_path: Path, number: int, makes_room: bool
 ) -> None:
     def fail(*_: object) -> None:
@@ -548,25 +615,25 @@ def test_only_a_full_disk_is_told_to_make_room(
             partial(folder.put, ItemId("a", "k"), [{"body": "A."}]),
             partial(out.put, done(0)),
         ):
-            with pytest.raises(NgtError, match=r"(journal|out\.jsonl): [a-z]") as caught:
+            with pytest.raises(NgtError, match=r"(journal|out\.jsonl): [a-z]") as raised:
                 write()
-            goes_on = caught.value.hint.startswith("Make room, then run the same command")
-            assert goes_on == makes_room
-            assert caught.value.exit_code == 1
-            assert "--set max_mb" not in caught.value.hint
-    with pytest.raises(NgtError) as caught, errors_named("out", "Name another.", UsageError):
+            hint = raised.value.hint
+            assert hint.startswith("Make room, then run the same command") == makes_room
+            assert "--set max_mb" not in hint
+            assert raised.value.exit_code == 1
+    with pytest.raises(NgtError) as raised, errors_named("out", "Name another.", UsageError):
         fail()
-    assert isinstance(caught.value, UsageError) != makes_room
-    assert ("Make room, or name another." in caught.value.hint) == makes_room
+    assert isinstance(raised.value, UsageError) != makes_room
+    assert ("Make room, or name another." in raised.value.hint) == makes_room
     folder.close()
 
 
-def test_a_line_of_an_output_has_a_bound_that_is_told(tmp_path: Path) -> None:
+def test_the_error_about_a_long_line_of_an_output_names_the_setting(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     with killed(path) as out:
-        out.put(done(0, extra="x" * MOST))
-    with pytest.raises(NgtError, match="out.jsonl: a line is too long") as caught:
-        opened(path)
-    assert "--set max_mb" in caught.value.hint
-    with closing(opened(path, most=10 * MOST)) as again:
-        assert again.to_do([0, 1], retries=False) == {1}
+        out.put(done(0, extra="x" * MAX_BYTES))
+    with pytest.raises(NgtError, match="out.jsonl: a line is too long") as raised:
+        open_output(path)
+    assert "--set max_mb" in raised.value.hint
+    with closing(open_output(path, max_bytes=10 * MAX_BYTES)) as resumed:
+        assert resumed.to_do([0, 1], retries=False) == {1}
