@@ -27,11 +27,11 @@ from tests.tools.measuring.replaying import context_of, recorded_background, sel
 from tests.tools.measuring.traces import TraceSet, read_traces
 
 Floats = npt.NDArray[np.float64]
-STEP = 3  # tokens that are learned at once, about those of a step; escapes change after a step
-MAX_MB = 4096  # megabytes of a recording that are read
-# Smaller contributions to a candidate are left out: many fewer than where an answer waits for it.
+STEP = 3  # tokens learned at once, about as many as in a decoding step; escapes change after it
+MAX_MB = 4096  # largest recording that is read, in megabytes
+# Smaller contributions to a candidate are left out. While an answer waits, many more are left out.
 LEAST = 1e-6
-DIGITS = 4  # of a weight in the file
+DIGITS = 4  # significant digits of a weight in the file
 
 
 def fit(recordings: Sequence[tuple[TraceSet, BackgroundCounts | None]], passes: int) -> Floats:

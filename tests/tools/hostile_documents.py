@@ -1,11 +1,11 @@
-"""Read about 200 hostile files and count what came of them.
+"""Read about 200 hostile files and judge the results.
 
     python -m tests.tools.hostile_documents [--seed N]
 
-The files are mutations of good ones, bombs, loops and nesting, all made from a seed.
+The files are mutations of valid files, bombs, loops and deep nesting, all made from a seed.
 
-Each is read as a user's would be, named outright, with the limits given, and judged as the cases of
-the fuzzer: what may come of a file is its text or one error with a hint, in time and memory.
+Each file is read by `ngt docs show` with limits of time and memory, and judged as the cases of the
+fuzzer are: the result must be the file's text, or one error with a hint, within the limits.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tests.tools.fuzz.odd import damaged
 from tests.tools.fuzz.run import run
 
 Case = tuple[str, Callable[[], bytes]]  # a file's name, and its bytes
-MUTATIONS = 13  # of each good file
+MUTATIONS = 13  # of each valid file
 
 _LAUGHS = "<!DOCTYPE l [<!ENTITY a0 'ha'>{}]>".format(
     "".join(f"<!ENTITY a{i} '{f'&a{i - 1};' * 10}'>" for i in range(1, 12))
@@ -38,8 +38,11 @@ _OUTSIDE = "<!DOCTYPE l [<!ENTITY a11 SYSTEM 'file:///etc/passwd'>]>"
 _FETCH = (
     "<!DOCTYPE l SYSTEM 'http://127.0.0.1:9/l.dtd' [<!ENTITY a11 SYSTEM 'http://127.0.0.1:9/'>]>"
 )
-_SLACK_S = 60.0  # as slow as a busy machine is; what is not given up takes longer; guess
-_MEMORY_MB = 300  # of a process beyond its worker's limit, which is of addresses; guess
+# Seconds beyond the parser's limit: a busy machine is slow, and a parser that hangs takes longer
+# still. Guess.
+_SLACK_S = 60.0
+# Megabytes beyond the parser's limit, which holds for the address space of its worker. Guess.
+_MEMORY_MB = 300
 
 
 def cases(seed: int = 0) -> list[Case]:
@@ -48,16 +51,22 @@ def cases(seed: int = 0) -> list[Case]:
 
 
 def mutations(seed: int = 0) -> list[Case]:
-    """Broken copies of every good file."""
+    """Damaged copies of every valid file."""
 
-    def made(name: str, i: int) -> bytes:
-        return damaged(random.Random(f"{seed}{name}{i}"), FILES[name]())[1]
+    def damaged_copy(name: str, number: int) -> bytes:
+        rng = random.Random(f"{seed}{name}{number}")
+        _, data = damaged(rng, FILES[name]())
+        return data
 
-    return [(f"{i}-{name}", partial(made, name, i)) for name in FILES for i in range(MUTATIONS)]
+    return [
+        (f"{number}-{name}", partial(damaged_copy, name, number))
+        for name in FILES
+        for number in range(MUTATIONS)
+    ]
 
 
 def _archives() -> Iterator[Case]:
-    """Bombs, loops and lies in zip and gzip files."""
+    """Bombs, loops and wrong sizes in zip and gzip files."""
     yield "bomb.gz", lambda: _packed(bytes(1_000_000), 400)
     yield "bomb.txt.gz", lambda: _packed(b"word " * 200_000, 400)
     yield "twice.gz", lambda: gzip.compress(gzip.compress(b"text", mtime=0), mtime=0)
@@ -82,27 +91,29 @@ def _archives() -> Iterator[Case]:
 
 
 def _packed(megabyte: bytes, times: int) -> bytes:
-    """A gzip file of a megabyte `times` over, which is never whole in memory."""
+    """A gzip file that repeats a megabyte; its contents are never in memory as a whole."""
     packer = zlib.compressobj(9, wbits=31)
     return b"".join([packer.compress(megabyte) for _ in range(times)]) + packer.flush()
 
 
 def _bomb(megabytes: int) -> bytes:
-    """An archive with so many megabytes of spaces for each part that a document must have."""
+    """An archive in which each part that a document must have is so many megabytes of spaces."""
     names = ("word/document.xml", "content.xml", "META-INF/container.xml", "[Content_Types].xml")
     return zipped(dict.fromkeys(names, " " * (megabytes * 1_000_000)))
 
 
 def _lie(data: bytes) -> bytes:
     """An archive whose directory says that every member is ten bytes long."""
-    out, at = bytearray(data), 0
-    while (at := out.find(b"PK\1\2", at)) >= 0:
-        out[at + 24 : at + 28] = (10).to_bytes(4, "little")
-        at += 4
-    return bytes(out)
+    archive = bytearray(data)
+    entry = archive.find(b"PK\1\2")
+    while entry >= 0:
+        archive[entry + 24 : entry + 28] = (10).to_bytes(4, "little")
+        entry = archive.find(b"PK\1\2", entry + 4)
+    return bytes(archive)
 
 
 def _book(page: str, times: int) -> bytes:
+    """An EPUB whose spine names one page so many times."""
     return zipped(
         {
             "META-INF/container.xml": "<c><rootfile full-path='p.opf'/></c>",
@@ -154,15 +165,15 @@ def _documents() -> Iterator[Case]:
 
 
 def _declared(kind: str, head: str) -> bytes:
-    """A file of that kind with a document type, and text that refers to its entity."""
+    """A file of a kind, with a document type declaration and a reference to its entity."""
     if kind == "odt":
         return _odt("<text:p>&a11;</text:p>", head)
     if kind == "docx":
         return _docx("<w:p><w:r><w:t>&a11;</w:t></w:r></w:p>", head)
     if kind == "epub":
         return zipped({"META-INF/container.xml": f"{head}<c>&a11;</c>"})
-    first = "<?xml version='1.0'?>" * (kind == "xhtml")
-    return f"{first}{head}<html><body><p>&a11; text</p></body></html>".encode()
+    declaration = "<?xml version='1.0'?>" if kind == "xhtml" else ""
+    return f"{declaration}{head}<html><body><p>&a11; text</p></body></html>".encode()
 
 
 def _odt(body: str, head: str = "") -> bytes:
@@ -176,21 +187,21 @@ def _odt(body: str, head: str = "") -> bytes:
 
 
 def _docx(body: str, head: str = "") -> bytes:
-    """A good document with another body."""
+    """A valid document with another body."""
     space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
     content = f'{head}<w:document xmlns:w="{space}"><w:body>{body}</w:body></w:document>'
     return _with(docx(), "word/document.xml", f'<?xml version="1.0"?>{content}')
 
 
 def _with(package: bytes, part: str, content: str) -> bytes:
-    """A package with another content of one part."""
+    """A package in which one part has other contents."""
     with zipfile.ZipFile(io.BytesIO(package)) as old:
         members: dict[str, str | bytes] = {name: old.read(name) for name in old.namelist()}
     return zipped({**members, part: content})
 
 
 def _sheet(rows: str) -> bytes:
-    """A good workbook with other rows in its first sheet."""
+    """A valid workbook with other rows in its first sheet."""
     sheet = "xl/worksheets/sheet1.xml"
     space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
     return _with(
@@ -199,19 +210,25 @@ def _sheet(rows: str) -> bytes:
 
 
 def _pdf(objects: list[bytes], tail: bytes = b"") -> bytes:
-    """A PDF of these objects, numbered from 1; the first is its root."""
-    out, places = bytearray(b"%PDF-1.7\n"), []
+    """A PDF of these objects, numbered from 1; the first is its root, `tail` ends its trailer."""
+    file = bytearray(b"%PDF-1.7\n")
+    offsets = []
     for number, body in enumerate(objects, 1):
-        places.append(len(out))
-        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    start = len(out)
-    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    out += b"".join(b"%010d 00000 n \n" % place for place in places)
-    out += b"trailer\n<</Size %d/Root 1 0 R%s>>\n" % (len(objects) + 1, tail)
-    return bytes(out + b"startxref\n%d\n%%%%EOF" % start)
+        offsets.append(len(file))
+        file += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+
+    size = len(objects) + 1
+    table_offset = len(file)
+    file += b"xref\n0 %d\n0000000000 65535 f \n" % size
+    for offset in offsets:
+        file += b"%010d 00000 n \n" % offset
+    file += b"trailer\n<</Size %d/Root 1 0 R%s>>\n" % (size, tail)
+    file += b"startxref\n%d\n%%%%EOF" % table_offset
+    return bytes(file)
 
 
 def _one_page(content: bytes, box: bytes = b"0 0 600 800", more: bytes = b"") -> bytes:
+    """A PDF of one page; `more` are further resources of the page."""
     page = b"<</Type/Page/Parent 2 0 R/MediaBox[%s]/Contents 4 0 R/Resources<<%s>>>>"
     packed = zlib.compress(content)
     return _pdf(
@@ -264,7 +281,7 @@ def _pdfs() -> Iterator[Case]:
 
 
 def _texts() -> Iterator[Case]:
-    """Records, tables and mails without end."""
+    """Very long or deeply nested JSON, tables and mails."""
     yield "deep.json", lambda: b"[" * 1_000_000 + b"]" * 1_000_000
     yield "deep-objects.json", lambda: b'{"a":' * 100_000 + b"1" + b"}" * 100_000
     yield "number.json", lambda: b"[" + b"9" * 1_000_000 + b"]"
@@ -287,34 +304,48 @@ def _nested_mail() -> bytes:
 
 
 def main() -> int:
-    """Read each file by itself and judge it; print what came. The exit code."""
+    """Read each file by itself, judge the result, and print a report; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=5, help="parser_seconds")
     parser.add_argument("--mb", type=int, default=500, help="parser_mb")
     parser.add_argument("--only", default="", help="names that contain this")
-    given = parser.parse_args()
-    bounds = {"seconds": 2 * given.seconds + _SLACK_S, "memory": (given.mb + _MEMORY_MB) * 10**6}
-    flags = [f"--set=parser_seconds={given.seconds}", f"--set=parser_mb={given.mb}"]
-    verdicts, clock = list[Verdict](), time.monotonic()
+    args = parser.parse_args()
+    flags = [f"--set=parser_seconds={args.seconds}", f"--set=parser_mb={args.mb}"]
+    verdicts: list[Verdict] = []
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder), Path(folder) / "home", Path(folder), {})
-        for name, make in cases(given.seed):
-            if given.only in name:
-                (place.work / name).write_bytes(make())
-                arguments = ["docs", "show", "--text", name, *flags]
-                command = Command(arguments, [ANSWERED, INPUT], check=leaks, **bounds)
-                result = run(command, place)
-                own = "hostile", given.seed, name, command, result, judge(command, result)
-                again = f"hostile_documents --seed {given.seed} --only {name}"
-                verdicts.append(Verdict(*own, again))
-                (place.work / name).unlink()
-    print("\n".join(report(verdicts, given.seed, time.monotonic() - clock)))
+        for name, make_file in cases(args.seed):
+            if args.only not in name:
+                continue
+            file = place.work / name
+            file.write_bytes(make_file())
+            command = Command(
+                ["docs", "show", "--text", name, *flags],
+                [ANSWERED, INPUT],
+                check=find_leaks,
+                seconds=2 * args.seconds + _SLACK_S,
+                memory=(args.mb + _MEMORY_MB) * 10**6,
+            )
+            result = run(command, place)
+            verdict = Verdict(
+                kind="hostile",
+                seed=args.seed,
+                description=name,
+                command=command,
+                result=result,
+                complaints=judge(command, result),
+                repeat=f"hostile_documents --seed {args.seed} --only {name}",
+            )
+            verdicts.append(verdict)
+            file.unlink()
+    print("\n".join(report(verdicts, args.seed, time.monotonic() - started)))
     return int(any(verdict.complaints for verdict in verdicts))
 
 
-def leaks(result: Result) -> Iterator[str]:
-    """Some files refer to /etc/passwd."""
+def find_leaks(result: Result) -> Iterator[str]:
+    """Yield a complaint if the output has /etc/passwd, to which some files refer."""
     if "root:x:0" in result.out:
         yield "another file was read"
 

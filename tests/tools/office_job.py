@@ -35,7 +35,7 @@ _SHOWN = 70  # characters of a wrong answer that are printed
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An answer, what it is about, and whether it is right."""
+    """An answer to a question of the job, and whether it is right."""
 
     subject: str
     answer: str
@@ -128,7 +128,7 @@ def _table(path: Path) -> Mapping[str, Mapping[str, str]]:
 
 
 def report(title: str, judged: Sequence[Judged]) -> None:
-    """Print how many are right, and what came in place of the others."""
+    """Print the number of right answers, and the wrong ones beside what was expected."""
     wrong = [answer for answer in judged if not answer.is_right]
     print(f"{title}: {len(judged) - len(wrong)} right, {len(wrong)} wrong", flush=True)
     for answer in wrong:
@@ -136,7 +136,7 @@ def report(title: str, judged: Sequence[Judged]) -> None:
 
 
 def main(flags: Sequence[str]) -> None:
-    """Do the job, and print what came of it."""
+    """Do the job, and print the result."""
     with tempfile.TemporaryDirectory(prefix="ngt-office-") as name:
         folder = Path(name)
         write(folder)

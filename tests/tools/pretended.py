@@ -1,11 +1,12 @@
-"""GPUs that pretend: `python -m tests.tools.pretended summarize FILE --device cuda`, or `mps`.
+"""Simulate a GPU: `python -m tests.tools.pretended summarize FILE --device cuda`, or `mps`.
 
-Operations on "cuda" and "mps" are the CPU's kernels (pretended.cpp, which is built when it is first
-used and wants a C++ compiler). What a real GPU would refuse is refused: tensors of several devices
-in one operation, float64 on "mps", and in a capture whatever waits for the device or copies to or
-from the host. What is computed in a capture is NaN until it is replayed. What costs time on a GPU
-is counted, by the place in ngt: launches of kernels, copies in and out, waits. There is no speed,
-no rounding of a GPU, and no race between streams here.
+Operations on "cuda" and "mps" run the CPU's kernels (pretended.cpp, which is built at its first use
+by a C++ compiler). Operations that a real GPU refuses are refused: those with tensors of several
+devices, float64 on "mps", and, during a capture, whatever waits for the device or copies to or from
+the host. Results of a capture are NaN until it is replayed.
+
+Whatever costs time on a GPU is counted by its place in ngt: kernel launches, copies in and out,
+and waits. The speed of a GPU, its rounding, and races between streams are not simulated.
 """
 
 import collections
@@ -71,12 +72,12 @@ counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
 
 def total(kind: str) -> int:
-    """How often something was done."""
+    """The number of operations of a kind."""
     return sum(number for (of, _), number in counts.items() if of == kind)
 
 
 def count(kind: str, name: str = "") -> None:
-    """Count what the caller in ngt does."""
+    """Count an operation at the innermost place in ngt that called it."""
     frame = sys._getframe(1)
     place = "?"
     while frame is not None:
@@ -89,18 +90,18 @@ def count(kind: str, name: str = "") -> None:
 
 
 def why_not() -> str:
-    """Why there is no pretended device; "" if there can be."""
+    """The reason why no device can be simulated; "" if one can."""
     return "" if shutil.which("c++") else "no C++ compiler (c++) is here"
 
 
 def library() -> Path:
-    """The kernels, which are built if this source has not been for this torch."""
+    """The library of the kernels; it is built once for each version of the source and of torch."""
     key = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
-    # Where tests keep what is compiled, if they do: each has a home of its own.
+    # Each test has a home of its own, so tests share this folder for compiled code.
     built = Path(os.environ.get("NUMBA_CACHE_DIR", home("cache"))) / f"pretended-{key}.so"
     built.parent.mkdir(parents=True, exist_ok=True)
     with built.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # others wait for the one that builds
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Other processes wait while one builds.
         if not built.exists():
             headers = [f"-isystem{folder}" for folder in cpp_extension.include_paths()]
             flags = ["-std=c++20", "-O0", "-w", "-shared", "-fPIC", *headers]
@@ -116,7 +117,7 @@ def library() -> Path:
 
 
 class Refused(RuntimeError):
-    """What a GPU refuses."""
+    """An operation that a GPU refuses."""
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -166,7 +167,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors(*values: Any) -> list[Tensor]:
-    """Those among arguments or results, in their order; `tree_leaves` takes three times as long."""
+    """The tensors in arguments or results, in order; `tree_leaves` takes three times as long."""
     tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -179,10 +180,10 @@ def _tensors(*values: Any) -> list[Tensor]:
 def _kind(
     name: str, args: Any, inputs: list[Tensor], device_inputs: list[Tensor], stays: bool
 ) -> str:
-    """What an operation is besides a kernel.
+    """Classify an operation as a copy or a wait.
 
     Args:
-        name: Of the operation.
+        name: The operation's name.
         args: Its positional arguments.
         inputs: The tensors among its arguments.
         device_inputs: Those on a device.
@@ -192,7 +193,7 @@ def _kind(
         "in", "out", "wait", or "" for none of them.
 
     Raises:
-        Refused: Where it has tensors of several devices.
+        Refused: If it has tensors of several devices.
     """
     if name == "aten::copy_":
         target = args[0].device.type
@@ -221,18 +222,18 @@ def _kind(
 
 
 def _shares_memory(tensor: Tensor, others: list[Tensor]) -> bool:
-    """Whether a tensor lies in the memory of others."""
+    """Return whether a tensor shares the memory of one of the others."""
     address = tensor.untyped_storage().data_ptr()
     return any(other.untyped_storage().data_ptr() == address for other in others)
 
 
 def cpu(values: Any) -> Any:
-    """The same tensors as the CPU sees them: of the same memory."""
+    """Views of the tensors' memory as CPU tensors."""
     return tree_map_only(Tensor, torch.ops.pretended.cpu, values)
 
 
 def _as_on_gpu(name: str, func: Any) -> Any:
-    """The operation, or what computes it where the CPU has no kernel of that name."""
+    """The operation, or a substitute if the CPU has no kernel of that name."""
     kernel = _KERNELS.get(name)
     if kernel is None:
         return func
@@ -489,7 +490,7 @@ def install() -> None:
 
 
 def steps() -> list[collections.Counter[tuple[str, str]]]:
-    """What each step of decoding does from now on; those that capture are left out."""
+    """Count the operations of each decoding step from now on; steps that capture are left out."""
     step_counts: list[collections.Counter[tuple[str, str]]] = []
     run_step = step.run_step
 
@@ -515,7 +516,7 @@ def numbers_of(kind: str, step_counts: list[collections.Counter[tuple[str, str]]
 
 
 def report(step_counts: list[collections.Counter[tuple[str, str]]]) -> None:
-    """Print what steps did on stderr: the mean and the most of each kind, and the places."""
+    """Print the counts of steps on stderr: the mean and maximum of each kind, and the places."""
     steps_total: collections.Counter[tuple[str, str]] = collections.Counter()
     for step_count in step_counts:
         steps_total.update(step_count)
@@ -531,7 +532,7 @@ def report(step_counts: list[collections.Counter[tuple[str, str]]]) -> None:
 
 
 def main() -> None:
-    """Run ngt with the arguments given, and say what its steps did."""
+    """Run ngt with the command line's arguments, and print the counts of its steps."""
     install()
     megabytes = os.environ.get("PRETENDED_MB")
     if megabytes:

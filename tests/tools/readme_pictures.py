@@ -1,8 +1,8 @@
-"""Makes all pictures of README.md: `python -m tests.tools.readme_pictures [FOLDER]`.
+"""Make all pictures of README.md: `python -m tests.tools.readme_pictures [FOLDER]`.
 
-The terminal is drawn as SVG by `terminal_picture`; the answer page, the extract page and the
-server's page are photographed by a headless Chromium. All show the example documents and the
-built-in model. FOLDER is .github/assets unless another is given; a file that is there is replaced.
+`terminal_picture` draws the terminal as SVG; a headless Chromium takes screenshots of the answer
+page, the extract page and the server's page. All show the example documents and the built-in model.
+FOLDER is .github/assets by default; existing pictures are replaced.
 """
 
 import base64
@@ -27,8 +27,9 @@ EXAMPLES = "ngtcli/examples"
 QUESTION = "How do growers keep frost off the blossom?"
 FIELDS = "customer, total float, due date, goods quote: what was ordered or lent or asked for"
 NAMES = ("terminal.svg", "answer.png", "extract.png", "server.png")
-_WIDTH, _HEIGHT = 1100, 620  # CSS pixels of a picture
-_PATIENCE_S = 120
+_WIDTH = 1100  # of a picture, in CSS pixels
+_HEIGHT = 620
+_START_TIMEOUT_S = 120  # of the server
 
 
 def main(folder: Path = ASSETS) -> None:
@@ -36,14 +37,17 @@ def main(folder: Path = ASSETS) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     terminal_picture.main(str(folder / "terminal.svg"), "ask", "-d", EXAMPLES, QUESTION, "--cite")
     with closing(Browser()) as browser, tempfile.TemporaryDirectory() as name:
-        made = Path(name)
-        (made / EXAMPLES).parent.mkdir()
-        (made / EXAMPLES).symlink_to(ROOT / EXAMPLES)
-        _ngt(made, "ask", "-d", EXAMPLES, QUESTION, "--html", "answer.html")
-        _photograph(browser, made / "answer.html", folder / "answer.png")
+        work_folder = Path(name)
+        (work_folder / EXAMPLES).parent.mkdir()
+        (work_folder / EXAMPLES).symlink_to(ROOT / EXAMPLES)
+
+        _ngt(work_folder, "ask", "-d", EXAMPLES, QUESTION, "--html", "answer.html")
+        _photograph(browser, work_folder / "answer.html", folder / "answer.png")
+
         letters = f"{EXAMPLES}/letters"
-        _ngt(made, "extract", letters, "--schema", FIELDS, "--html", "table.html")
-        _photograph(browser, made / "table.html", folder / "extract.png")
+        _ngt(work_folder, "extract", letters, "--schema", FIELDS, "--html", "table.html")
+        _photograph(browser, work_folder / "table.html", folder / "extract.png")
+
         with _served() as address:
             browser.open(address, _WIDTH, _HEIGHT)
             browser.wait(lambda: browser.js("document.querySelector('#names li') !== null"))
@@ -61,19 +65,19 @@ def _ngt(folder: Path, *arguments: str) -> None:
 
 
 def _photograph(browser: Browser, page: Path | None, picture: Path) -> None:
-    """Write a picture of a page, or with None of the one that is open."""
+    """Write a picture of a page; None: of the page that is open."""
     if page is not None:
         browser.open(page, _WIDTH, _HEIGHT)
-    shot = browser.call("Page.captureScreenshot", format="png")
-    picture.write_bytes(base64.b64decode(shot["data"]))
+    screenshot = browser.call("Page.captureScreenshot", format="png")
+    picture.write_bytes(base64.b64decode(screenshot["data"]))
 
 
 @contextmanager
 def _served() -> Iterator[str]:
-    """The address of a server over the example documents."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    """Run a server with the example documents; yield its address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     command = ["serve", "--http", str(port), "-d", EXAMPLES]
     process = subprocess.Popen(
         [sys.executable, "-m", "ngtcli", *command],
@@ -91,8 +95,8 @@ def _served() -> Iterator[str]:
 
 def _wait_for(address: str) -> None:
     """Wait until the server answers."""
-    end = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < end:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline:
         try:
             httpx.get(address)
         except httpx.TransportError:

@@ -1,8 +1,8 @@
-"""A model's answers as a recording: `python -m tests.tools.record NEW [FILES]`.
+"""Record a model's answers for replays: `python -m tests.tools.record FOLDER [FILES]`.
 
-Prompts are decoded without drafts. The recording is what `python -m tests.tools.replay` reads. With
-`--top 8` it has the model's 8 best tokens after each token of prompt and answer, too: a forward
-pass over both, once more for each prompt.
+Prompts are decoded without drafts; `python -m tests.tools.replay` reads the recording. With
+`--top 8` it also has the model's 8 best tokens after each token of prompt and answer. That takes
+one more forward pass over both for each prompt.
 """
 
 from dataclasses import dataclass, replace
@@ -29,55 +29,78 @@ if TYPE_CHECKING:
     from ngtcli.bench.live import Live
 
 _MODULE = "tests.tools.record"
-_NEW = typer.Argument(help="A new folder for the recording.", metavar="FOLDER")
-_TOP = "Record so many of the best tokens after each token of prompt and answer."
+_FolderArgument = typer.Argument(help="A new folder for the recording.", metavar="FOLDER")
+_FilesArgument = typer.Argument(help="Texts to summarize.")
+_TopOption = measured_option(
+    min=0,
+    max=256,
+    help="Record so many of the best tokens after each token of prompt and answer.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFlags(ItemFlags):
-    """What is on the command line, unread."""
+    """The flags of the command line, not checked yet."""
 
-    folder: Annotated[Path, _NEW]
-    files: Annotated[list[str] | None, typer.Argument(help="Texts to summarize.")] = None
-    top: Annotated[int, measured_option(min=0, max=256, help=_TOP)] = 0
+    folder: Annotated[Path, _FolderArgument]
+    files: Annotated[list[str] | None, _FilesArgument] = None
+    top: Annotated[int, _TopOption] = 0
 
 
 @command("record", settings=settings_in((*OF_MODEL, "Sampling"), ("exact",)))
-def record(flags: SettingFlags, given: RecordFlags) -> None:
+def record(setting_flags: SettingFlags, flags: RecordFlags) -> None:
     """Decode without drafts, and write a recording."""
-    run = Run.begin(given, flags)
-    given.check()
-    source, skipped = open_source(run, given, "none")
-    made = write_recording(source, run.settings, given.folder, run.notes.status, given.top)
+    run = Run.begin(flags, setting_flags)
+    flags.check()
+    source, skipped = open_source(run, flags, "none")
+    result = write_recording(source, run.settings, flags.folder, run.notes.status, flags.top)
     run.notes.clear()
-    put_out(forms_of(with_invocation(replace(made, skipped=skipped), _MODULE)), given)
-    report_end(run, (), made.interrupted, made.questions)
+    put_out(forms_of(with_invocation(replace(result, skipped=skipped), _MODULE)), flags)
+    report_end(run, (), result.interrupted, result.questions)
 
 
 def write_recording(
     source: "Live", settings: Settings, folder: Path, progress: Notify, top: int = 0
 ) -> RecordResult:
-    """Decode every prompt plainly and write a recording.
+    """Decode every prompt without drafts and write a recording.
 
-    With `top` it has so many of the best tokens after each token. An interruption keeps the prompts
-    that are done.
+    An interruption keeps the prompts that are done.
+
+    Args:
+        source: The prompts.
+        settings: The settings of the model and its answers.
+        folder: The recording's folder.
+        progress: Receives status lines.
+        top: The number of best tokens to record after each token.
     """
-    from tests.tools.measuring.top_tokens import top_tokens  # here: it loads torch
+    from tests.tools.measuring.top_tokens import top_tokens  # lazy: it loads torch
 
-    session, interrupted = source.session(settings.replace(method=BASELINE)), False
-    prompts, model, lengths = source.built_prompts(session), session.model, list[int]()
-    about = model.tokenizer.fingerprint, settings.model.model, model.vocabulary
-    with TraceWriter(folder, *about) as trace:
+    session = source.session(settings.replace(method=BASELINE))
+    model = session.model
+    prompts = source.built_prompts(session)
+    writer = TraceWriter(
+        folder, model.tokenizer.fingerprint, settings.model.model, model.vocabulary
+    )
+    lengths: list[int] = []
+    interrupted = False
+    with writer:
         try:
             for item, prompt in zip(source.items, prompts, strict=True):
                 progress(f"Recording: {len(lengths) + 1} of {counted(len(prompts), 'prompt')}")
                 run = session.generate(prompt, AnswerOptions(to_the_end=True))
                 room = min(run.limits.max_output, model.context - len(prompt.ids))
-                best = NO_TOP
+                best_tokens = NO_TOP
                 if top:
-                    best = top_tokens(model, (*prompt.ids, *run.token_ids), top)
-                own = prompt.ids, run.token_ids, prompt.references, room
-                trace.add(item.id, item.task, *own, best)
+                    best_tokens = top_tokens(model, (*prompt.ids, *run.token_ids), top)
+                writer.add(
+                    item.id,
+                    item.task,
+                    prompt.ids,
+                    run.token_ids,
+                    prompt.references,
+                    room,
+                    best_tokens,
+                )
                 lengths.append(len(run.token_ids))
         except KeyboardInterrupt:
             interrupted = True

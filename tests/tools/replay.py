@@ -1,4 +1,4 @@
-"""Methods measured on a recording, without the model: `python -m tests.tools.replay RECORDING`."""
+"""Measure methods on a recording, without the model: `python -m tests.tools.replay RECORDING`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,45 +26,43 @@ from tests.tools.measuring.traces import recorded_files
 
 _MODULE = "tests.tools.replay"
 _METHODS = "prompt-lookup,akunu,trtllm,trie,auto"
-_LIVE_ALONE = ("draft_model", "heads", "calibrate", "exact")  # of drafting
-_RECORDING = typer.Argument(help="A folder that python -m tests.tools.record has written.")
+_MODEL_SETTINGS = ("draft_model", "heads", "calibrate", "exact")  # drafting that needs the model
+_FolderArgument = typer.Argument(help="A folder that python -m tests.tools.record has written.")
+_MethodsOption = measured_option(help=f"Methods, separated by commas; default: {_METHODS}.")
+_TasksOption = prompt_option(help="Only these tasks, separated by commas.")
+_LimitOption = prompt_option(min=1, help="Maximum number of prompts per task.")
+_IdsOption = prompt_option(help="Of a recording all, odd or even ids.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayFlags(NodeFlags, PageFlags):
-    """What is on the command line, unread."""
+    """The flags of the command line, not checked yet."""
 
-    folder: Annotated[Path, _RECORDING]
-    methods: Annotated[
-        str | None, measured_option(help=f"Methods, separated by commas; default: {_METHODS}.")
-    ] = None
-    tasks: Annotated[str | None, prompt_option(help="Only these tasks, separated by commas.")] = (
-        None
-    )
-    limit: Annotated[
-        int | None, prompt_option(min=1, help="Maximum number of prompts per task.")
-    ] = None
-    ids: Annotated[str, prompt_option(help="Of a recording all, odd or even ids.")] = "all"
+    folder: Annotated[Path, _FolderArgument]
+    methods: Annotated[str | None, _MethodsOption] = None
+    tasks: Annotated[str | None, _TasksOption] = None
+    limit: Annotated[int | None, _LimitOption] = None
+    ids: Annotated[str, _IdsOption] = "all"
 
 
-@command("replay", settings=settings_in(("Drafting",), less=(*_LIVE_ALONE, "num_draft")))
-def replay(flags: SettingFlags, given: ReplayFlags) -> None:
+@command("replay", settings=settings_in(("Drafting",), less=(*_MODEL_SETTINGS, "num_draft")))
+def replay(setting_flags: SettingFlags, flags: ReplayFlags) -> None:
     """Measure methods on a recording, without the model."""
-    run = Run.begin(given, flags)
-    given.check()
-    check_not_read(given.outputs, recorded_files(given.folder))
+    run = Run.begin(flags, setting_flags)
+    flags.check()
+    check_not_read(flags.outputs, recorded_files(flags.folder))
     options = ReplayOptions(
-        methods=methods_of(run, given.methods, _METHODS),
-        num_drafts=given.numbers(run),
-        fresh=given.fresh,
-        tasks=names_in("--tasks", given.tasks),
-        limit=given.limit,
-        ids=given.ids,
+        methods=methods_of(run, flags.methods, _METHODS),
+        num_drafts=flags.numbers(run),
+        fresh=flags.fresh,
+        tasks=names_in("--tasks", flags.tasks),
+        limit=flags.limit,
+        ids=flags.ids,
     )
     notes = run.notes
-    result = run_replay(given.folder, options, run.settings, notes.status, notes.warn)
+    result = run_replay(flags.folder, options, run.settings, notes.status, notes.warn)
     notes.clear()
-    put_out(forms_of(with_invocation(result, _MODULE)), given)
+    put_out(forms_of(with_invocation(result, _MODULE)), flags)
     report_end(run, ())
 
 

@@ -1,4 +1,4 @@
-"""The wheel holds all that is needed, and the README says what the checks run."""
+"""The wheel has all that is needed, and the README names the commands that the checks run."""
 
 import json
 import os
@@ -72,8 +72,8 @@ LIGHT = [
 ]
 
 
-# Each in turn, in one process; the first that fails is named.
-EACH = """
+# Runs each command in turn in one process, and names the first that fails.
+RUN_EACH = """
 import sys
 from ngtcli.cli.app import run
 
@@ -85,35 +85,45 @@ for command in sys.argv[1:]:
 
 
 def test_an_installed_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) -> None:
-    """A new environment that borrows only the dependencies of this one, after its own packages.
+    """A new environment borrows this one's dependencies, which come after its own packages.
 
-    What `sys.path` names here is read, for packages may be elsewhere than in `purelib`.
+    They are taken from `sys.path`, since they need not be in `purelib`.
     """
     assert wheel.name.startswith("ngtcli-")
     scripts = tmp_path / "venv" / "bin"
     python = scripts / "python"
-    lends_pip = find_spec("pip") is not None  # a new environment's own takes 4 s to make
-    venv.create(tmp_path / "venv", with_pip=not lends_pip)
-    pip = [sys.executable, "-m", "pip", "--python", python] if lends_pip else [python, "-m", "pip"]
+    has_pip = find_spec("pip") is not None  # pip in the new environment takes 4 s
+    venv.create(tmp_path / "venv", with_pip=not has_pip)
+    if has_pip:
+        pip = [sys.executable, "-m", "pip", "--python", python]
+    else:
+        pip = [python, "-m", "pip"]
     subprocess.run([*pip, "install", "-q", "--no-deps", wheel], check=True)
+
     site = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
-    lent = [p for p in sys.path if p and Path(p).name == "site-packages"]
-    (site / "borrowed.pth").write_text("".join(f"{p}\n" for p in lent))
+    borrowed = [path for path in sys.path if path and Path(path).name == "site-packages"]
+    (site / "borrowed.pth").write_text("".join(f"{path}\n" for path in borrowed))
+
     text = tmp_path / "text.txt"
     text.write_text((ROOT / "ngtcli" / "examples" / "harbour.txt").read_text())
-    environ = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
-    environ.pop("PYTHONPATH", None)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
+    environment.pop("PYTHONPATH", None)
 
     def run(*command: object) -> str:
-        done = subprocess.run(
-            [str(c) for c in command], cwd=tmp_path, env=environ, capture_output=True, text=True
+        process = subprocess.run(
+            [str(word) for word in command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
         )
-        assert done.returncode == 0, (command, done.stderr)
-        return done.stdout
+        assert process.returncode == 0, (command, process.stderr)
+        return process.stdout
 
-    found = run(python, "-c", "import ngtcli; print(ngtcli.__file__)")
-    assert found.startswith(str(tmp_path))
-    run(python, "-c", EACH, *LIGHT)
+    package = run(python, "-c", "import ngtcli; print(ngtcli.__file__)")
+    assert package.startswith(str(tmp_path))
+    run(python, "-c", RUN_EACH, *LIGHT)
+
     ngt = scripts / "ngt"
     assert run(ngt, "--version") == f"ngt {ngtcli.__version__}\n"
     assert "summarize" in run(ngt, "presets", "list")
@@ -124,7 +134,7 @@ def test_an_installed_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) ->
 
 
 def test_a_bare_checkout_finds_its_presets(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "ngtcli", "presets", "list"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -132,7 +142,7 @@ def test_a_bare_checkout_finds_its_presets(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert "summarize" in done.stdout
+    assert "summarize" in process.stdout
 
 
 def test_the_readmes_commands_are_those_of_the_checks() -> None:
