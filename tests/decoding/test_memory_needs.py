@@ -258,7 +258,7 @@ def test_of_a_hubs_model_no_weights_are_read(tmp_path: Path) -> None:
     with Hub({ID: {"main": {**files, **OTHERS}}}) as hub:
         done = hub.run(tmp_path, "env", "-v", "-m", ID)
         assert done.returncode == 0, done.stderr
-        got = hub.got()
+        got = hub.take_downloads()
         assert "config.json" in got
         assert not {WEIGHTS, *OTHERS} & {*got}
         size = f"({len(files[WEIGHTS]) / 1e6:.0f} MB)"

@@ -331,7 +331,7 @@ def test_only_a_heads_own_files_are_downloaded_from_a_hub_and_only_once(tmp_path
     }
     with Hub({"maker/Heads-5": {"main": files}}) as hub:
         process = warm.run(code=_OPEN_TWICE, **hub.environ(tmp_path / "hf"))
-        downloaded = sorted(hub.got())
+        downloaded = sorted(hub.take_downloads())
 
     lines = process.stdout.decode().splitlines()
     opened = "0.0.linear.weight {'medusa_num_heads': 2} True"

@@ -67,11 +67,11 @@ def test_needed_files_are_downloaded_once(
     done = hub.run(tmp_path, "models", "pull", ID, HF_TOKEN="hf_secret")
     assert (done.returncode, done.stderr) == (0, "")
     assert not hub.leaked
-    assert sorted(hub.got()) == sorted(files)
+    assert sorted(hub.take_downloads()) == sorted(files)
     folder = Path(done.stdout.strip())
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == files
     again = hub.run(tmp_path, "models", "pull", ID, "--json")
-    assert not hub.got()
+    assert not hub.take_downloads()
     assert json.loads(again.stdout)["path"] == str(folder)
     for offline in ("0", "1"):
         told = hub.run(
@@ -113,7 +113,7 @@ def test_only_the_tokenizer_is_downloaded_where_it_is_enough(hub: Hub, tmp_path:
     done = hub.run(tmp_path, "docs", "show", HARBOUR, "-m", ID, "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["documents"][0]["tokens"] > 100
-    got = hub.got()
+    got = hub.take_downloads()
     assert "tokenizer.json" in got
     assert WEIGHTS not in got
 
@@ -127,7 +127,7 @@ def test_shards_of_the_index_are_downloaded_and_missing_ones_named(tmp_path: Pat
     with Hub({ID: {"main": own}}) as hub:
         done = hub.run(tmp_path, "models", "pull", ID)
         assert done.returncode == 0, done.stderr
-        assert {*hub.got()} == {*own} - {"other.safetensors"}
+        assert {*hub.take_downloads()} == {*own} - {"other.safetensors"}
     folder = Path(done.stdout.strip())
     for shard in shards:
         assert (folder / shard).read_bytes() == own[shard]
@@ -140,7 +140,7 @@ def test_shards_of_the_index_are_downloaded_and_missing_ones_named(tmp_path: Pat
 def test_a_connection_that_breaks_is_taken_up_again(
     hub: Hub, files: dict[str, bytes], tmp_path: Path
 ) -> None:
-    hub.stops = {WEIGHTS: CHUNK + 200_000}
+    hub.breaks_at = {WEIGHTS: CHUNK + 200_000}
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 4
     assert not done.stdout
@@ -152,14 +152,14 @@ def test_a_connection_that_breaks_is_taken_up_again(
     assert listed[1]["unfinished_bytes"] == CHUNK
     told = hub.run(tmp_path, "models", "list").stdout
     assert "10 MB unfinished" in told
-    hub.stops, hub.log = {}, []
+    hub.breaks_at, hub.log = {}, []
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
     assert [first for m, name, first in hub.log if (m, name) == ("GET", WEIGHTS)] == [CHUNK]
 
 
 def test_a_download_goes_on_after_ctrl_c(hub: Hub, files: dict[str, bytes], tmp_path: Path) -> None:
-    hub.held = {WEIGHTS: CHUNK + 200_000}
+    hub.waits_at = {WEIGHTS: CHUNK + 200_000}
     environ = {**os.environ, **hub.environ(tmp_path / "hf")}
     process = subprocess.Popen([*NGT, "models", "pull", ID], env=environ, stderr=subprocess.PIPE)
     blobs = tmp_path / "hf" / "hub" / f"models--{ID.replace('/', '--')}" / "blobs"
@@ -171,7 +171,7 @@ def test_a_download_goes_on_after_ctrl_c(hub: Hub, files: dict[str, bytes], tmp_
     assert b"interrupted" in process.communicate()[1]
     assert process.returncode == 130
     hub.ended.set()
-    hub.held, hub.log = {}, []
+    hub.waits_at, hub.log = {}, []
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
     assert [f for m, n, f in hub.log if (m, n) == ("GET", WEIGHTS)] == [CHUNK]
@@ -182,11 +182,12 @@ def test_a_download_goes_on_after_ctrl_c(hub: Hub, files: dict[str, bytes], tmp_
 def test_a_file_that_is_not_the_hub_s_is_not_kept(
     hub: Hub, files: dict[str, bytes], tmp_path: Path, more: int
 ) -> None:
-    hub.sent = {WEIGHTS: bytes(len(files[WEIGHTS]) + more)}  # a proxy's page, or a damaged mirror
+    # As a proxy that answers with a page, or a damaged mirror.
+    hub.replaced = {WEIGHTS: bytes(len(files[WEIGHTS]) + more)}
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 4
     assert "a downloaded file is damaged" in done.stderr
-    hub.sent = {}
+    hub.replaced = {}
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
 
@@ -202,16 +203,16 @@ def test_cut_files_of_the_cache_are_told_and_pulled_again(
     assert "cannot be loaded" in what
     assert hint == f"Download its weights again: ngt models pull {ID}"
     (folder / "tokenizer.json").write_bytes(b"{")  # through the link
-    hub.got()
+    hub.take_downloads()
     again = hub.run(tmp_path, "models", "pull", ID)
     assert again.stdout.strip() == str(folder)
     assert held(folder, files)
-    assert hub.got() == ["tokenizer.json", WEIGHTS]
+    assert hub.take_downloads() == ["tokenizer.json", WEIGHTS]
     assert (folder / "tokenizer.json").read_bytes() == files["tokenizer.json"]
 
 
 def test_a_download_without_a_byte_of_the_weights_is_unfinished(hub: Hub, tmp_path: Path) -> None:
-    hub.stops = {WEIGHTS: 0}
+    hub.breaks_at = {WEIGHTS: 0}
     assert hub.run(tmp_path, "models", "pull", ID).returncode == 4
     _, _, line = hub.run(tmp_path, "models", "list").stdout.splitlines()
     assert line.startswith(f"{ID}\t")
@@ -267,11 +268,11 @@ def test_a_download_that_fails_reads_nothing_more(
         "b.safetensors": files[WEIGHTS],
     }
     own_hub.repos[ID] = {"main": own}
-    own_hub.held = {"a.safetensors": CHUNK + 200_000}  # of the slow one a piece is there then
-    own_hub.goes_on = True
+    own_hub.waits_at = {"a.safetensors": CHUNK + 200_000}  # of the slow one a piece is there then
+    own_hub.sends_rest = True
     blobs = tmp_path / "hf" / "hub" / f"models--{ID.replace('/', '--')}" / "blobs"
     slow = blobs / f"{hashlib.sha256(large).hexdigest()}.incomplete"
-    own_hub.sent = {"b.safetensors": bytes(len(files[WEIGHTS]))}
+    own_hub.replaced = {"b.safetensors": bytes(len(files[WEIGHTS]))}
     with pytest.raises(ModelError, match="a downloaded file is damaged"):
         fetch(ID)
     own_hub.ended.set()

@@ -1,7 +1,4 @@
-"""A stand-in for a hub on the loopback address: what huggingface_hub asks for, and its failures.
-
-A repository is a mapping of revisions to files.
-"""
+"""A hub on the loopback address, which answers the requests of huggingface_hub, and may fail."""
 
 import hashlib
 import json
@@ -11,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,12 +28,12 @@ OTHERS = {
     "onnx/config.json": b"{}",
     "original/params.json": b"{}",
 }
-_PIECE = 1 << 16
-_LFS = 1_000_000  # bytes from which on a file's ETag is its SHA-256
-_OWN = "127.0.0.1,localhost"
+_CHUNK = 1 << 16  # bytes that are sent at once
+_MIN_LFS_SIZE = 1_000_000  # bytes; the ETag of a larger file is its SHA-256
+_NO_PROXY = "127.0.0.1,localhost"
 _PATHS = re.compile(
     r"/(?:api/models/)?(?P<repo>[^/?]+/[^/?]+)"
-    r"(?:/(?P<what>resolve|revision|tree)/(?P<revision>[^/?]+)(?:/(?P<file>[^?]+))?)?(?:\?.*)?"
+    r"(?:/(?P<kind>resolve|revision|tree)/(?P<revision>[^/?]+)(?:/(?P<file>[^?]+))?)?(?:\?.*)?"
 )
 
 
@@ -56,31 +54,59 @@ main()
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def etag(content: bytes) -> str:
-    kind = hashlib.sha256 if len(content) >= _LFS else hashlib.sha1
-    return kind(content).hexdigest()
+    algorithm = hashlib.sha256 if len(content) >= _MIN_LFS_SIZE else hashlib.sha1
+    return algorithm(content).hexdigest()
+
+
+def _file_object(name: str, content: bytes) -> dict[str, Any]:
+    """Return the description of a file in JSON replies."""
+    description: dict[str, Any] = {
+        "type": "file",
+        "path": name,
+        "rfilename": name,
+        "size": len(content),
+        "oid": etag(content),
+        "blobId": etag(content),
+    }
+    if len(content) >= _MIN_LFS_SIZE:
+        description["lfs"] = {
+            "oid": etag(content),
+            "sha256": etag(content),
+            "size": len(content),
+            "pointerSize": 1,
+        }
+    return description
 
 
 class Hub:
-    """The server; a context manager. `repos`: {id: {revision: {file: content}}}.
+    """The server, a context manager.
 
-    `stops` has the byte of a file at which the connection breaks, `held` that at which it waits
-    for the hub's end (with `goes_on` the rest is sent then), `sent` what is sent in the place of
-    its content. Large files are sent under another host's name, as by a hub that has them
-    elsewhere; `leaked` has those for which that host got the token. With a `status` nothing else is
-    answered. `log` has (method, file or path, first byte).
+    Large files are sent under another host's name, like those of a hub that stores them elsewhere.
+
+    Attributes:
+        repos: The files of each revision of each repository: {id: {revision: {file: content}}}.
+        gated: The ids of repositories that only some users may read.
+        breaks_at: By file, the byte before which the connection breaks.
+        waits_at: By file, the byte before which the connection waits for `ended`.
+        sends_rest: Whether the rest of a file follows after the wait.
+        replaced: By file, the content that is sent in place of its own.
+        status: If not 0, the status of every reply.
+        log: (method, file or path, first byte) of each request.
+        leaked: The large files for which the other host was sent the token.
+        ended: Set when the server is closed; a test may set it earlier.
     """
 
     def __init__(self, repos: Mapping[str, Mapping[str, Mapping[str, bytes]]]) -> None:
         self.repos = {repo: dict(revisions) for repo, revisions in repos.items()}
         self.gated: set[str] = set()
-        self.stops: dict[str, int] = {}
-        self.held: dict[str, int] = {}
-        self.goes_on = False
-        self.sent: dict[str, bytes] = {}
+        self.breaks_at: dict[str, int] = {}
+        self.waits_at: dict[str, int] = {}
+        self.sends_rest = False
+        self.replaced: dict[str, bytes] = {}
         self.status = 0
         self.log: list[tuple[str, str, int]] = []
         self.leaked: list[str] = []
@@ -91,8 +117,8 @@ class Hub:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> "Hub":
-        often = {"poll_interval": 0.02}  # `shutdown` waits for it
-        threading.Thread(target=self._server.serve_forever, kwargs=often, daemon=True).start()
+        serve = partial(self._server.serve_forever, poll_interval=0.02)  # `shutdown` waits for it
+        threading.Thread(target=serve, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,35 +127,48 @@ class Hub:
         self._server.server_close()
 
     def environ(self, home: Path) -> dict[str, str]:
-        """Variables with which huggingface_hub asks this hub, and keeps its files in `home`."""
-        own = {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
-        return {**own, "NO_PROXY": _OWN, "no_proxy": _OWN}
+        """Variables by which huggingface_hub uses this hub, with its cache in `home`."""
+        return {
+            "HF_ENDPOINT": self.url,
+            "HF_HOME": str(home),
+            "HF_HUB_OFFLINE": "0",
+            "NO_PROXY": _NO_PROXY,
+            "no_proxy": _NO_PROXY,
+        }
 
-    def run(self, place: Path, *words: str, **environ: str) -> Any:
-        """`ngt WORDS` with this hub and a cache in `place`, as of `subprocess.run` with text."""
-        own = {**self.environ(place / "hf"), **environ}
-        done = warm.run(*words, code=_RUN, **own)
-        out, errors = done.stdout.decode(), done.stderr.decode()
-        return subprocess.CompletedProcess(words, done.returncode, out, errors)
+    def run(self, folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run `ngt WORDS` with this hub, and the library's cache in `folder`/hf."""
+        process = warm.run(*words, code=_RUN, **{**self.environ(folder / "hf"), **environ})
+        return subprocess.CompletedProcess(
+            words, process.returncode, process.stdout.decode(), process.stderr.decode()
+        )
 
-    def got(self) -> list[str]:
-        """The files whose content was asked for, since the last call."""
-        found = [what for method, what, _ in self.log if method == "GET" and "/" != what[0]]
+    def take_downloads(self) -> list[str]:
+        """Return the files that were requested since the last call."""
+        files = [name for method, name, _ in self.log if method == "GET" and name[0] != "/"]
         self.log.clear()
-        return found
+        return files
 
     def commit(self, repo: str, revision: str) -> str:
-        """The commit of a revision's name, or of itself; "" where there is none."""
-        names = {hashlib.sha1(f"{repo}@{r}".encode()).hexdigest(): r for r in self.repos[repo]}
-        return next((c for c, r in names.items() if revision in (c, r)), "")
+        """Return the commit of a revision, given by name or by commit; "" if it is unknown."""
+        for name in self.repos[repo]:
+            commit = hashlib.sha1(f"{repo}@{name}".encode()).hexdigest()
+            if revision in (name, commit):
+                return commit
+        return ""
 
     def files(self, repo: str, commit: str) -> Mapping[str, bytes]:
-        return next(f for r, f in self.repos[repo].items() if self.commit(repo, r) == commit)
+        """Return the files of a commit, which exists."""
+        return next(
+            files
+            for revision, files in self.repos[repo].items()
+            if self.commit(repo, revision) == commit
+        )
 
 
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
-    asked: tuple[str, str, int]
+    request_log: tuple[str, str, int]
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
@@ -137,56 +176,42 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send_response(self, code: int, message: str | None = None) -> None:
         if code != 302:
-            self.hub.log.append(self.asked)
+            self.hub.log.append(self.request_log)
         super().send_response(code, message)
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
-        found = _PATHS.fullmatch(self.path)
-        asked = re.search(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        first = int(asked[1]) if asked else 0
-        name = found["file"] if found and found["what"] == "resolve" else None
-        self.asked = (self.command, name or self.path, first)
+        path = _PATHS.fullmatch(self.path)
+        byte_range = re.search(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        first = int(byte_range[1]) if byte_range else 0
+        name = path["file"] if path and path["kind"] == "resolve" else None
+        self.request_log = (self.command, name or self.path, first)
         if self.hub.status:
             return self._fail(self.hub.status, "")
-        if not found or found["repo"] not in self.hub.repos:
+        if path is None or path["repo"] not in self.hub.repos:
             return self._fail(404, "RepoNotFound")
-        repo, what = found["repo"], found["what"]
-        if not (commit := self.hub.commit(repo, found["revision"] or "main")):
+        repo = path["repo"]
+        commit = self.hub.commit(repo, path["revision"] or "main")
+        if not commit:
             return self._fail(404, "RevisionNotFound")
         files = self.hub.files(repo, commit)
-        if what == "resolve":
+        if path["kind"] == "resolve":
             if repo in self.hub.gated:
                 return self._fail(403, "GatedRepo")
             if name not in files:
                 return self._fail(404, "EntryNotFound")
-            return self._send_file(str(name), files[str(name)], commit, first, bool(asked))
-        about = [
-            {
-                "type": "file",
-                "path": n,
-                "rfilename": n,
-                "size": len(c),
-                "oid": etag(c),
-                "blobId": etag(c),
-            }
-            | (
-                {"lfs": {"oid": etag(c), "sha256": etag(c), "size": len(c), "pointerSize": 1}}
-                if len(c) >= _LFS
-                else {}
-            )
-            for n, c in files.items()
-        ]
-        if what == "tree":
-            return self._send_json(about)
+            return self._send_file(str(name), files[str(name)], commit, first, bool(byte_range))
+        file_objects = [_file_object(name, content) for name, content in files.items()]
+        if path["kind"] == "tree":
+            return self._send_json(file_objects)
         self._send_json(
             {
                 "_id": repo,
                 "id": repo,
                 "sha": commit,
-                "siblings": about,
+                "siblings": file_objects,
                 "tags": [],
                 "private": False,
                 "downloads": 0,
@@ -209,9 +234,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def _send_file(self, name: str, content: bytes, commit: str, first: int, part: bool) -> None:
+    def _send_file(self, name: str, content: bytes, commit: str, first: int, is_part: bool) -> None:
         host, _, port = self.headers["Host"].partition(":")
-        if len(content) >= _LFS and host != "localhost":
+        if len(content) >= _MIN_LFS_SIZE and host != "localhost":
             self.send_response(302)
             self.send_header("Location", f"http://localhost:{port}{self.path}")
             self.send_header("X-Linked-ETag", f'"{etag(content)}"')
@@ -221,23 +246,23 @@ class _Handler(BaseHTTPRequestHandler):
             return self.end_headers()
         if host == "localhost" and self.headers["Authorization"]:
             self.hub.leaked.append(name)
-        self.send_response(206 if part else 200)
+        self.send_response(206 if is_part else 200)
         self.send_header("ETag", f'"{etag(content)}"')
-        content = self.hub.sent.get(name, content)
+        content = self.hub.replaced.get(name, content)
         self.send_header("X-Repo-Commit", commit)
         self.send_header("Content-Length", str(len(content) - first))
-        if part:
+        if is_part:
             self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
         self.end_headers()
         if self.command == "HEAD":
             return
-        end = self.hub.stops.get(name, self.hub.held.get(name, len(content)))
+        end = self.hub.breaks_at.get(name, self.hub.waits_at.get(name, len(content)))
         with suppress(OSError):  # the client is gone
-            for at in range(first, end, _PIECE):
-                self.wfile.write(content[at : min(at + _PIECE, end)])
-            if name in self.hub.held:
+            for start in range(first, end, _CHUNK):
+                self.wfile.write(content[start : min(start + _CHUNK, end)])
+            if name in self.hub.waits_at:
                 self.hub.ended.wait()
-                if self.hub.goes_on:
+                if self.hub.sends_rest:
                     self.wfile.write(content[end:])
                     return
             if end < len(content):

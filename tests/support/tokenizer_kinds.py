@@ -1,5 +1,6 @@
-"""Small tokenizers of the kinds that models have, trained here; and real ones where they are."""
+"""Small tokenizers of the kinds that models have, trained here, and real ones if they are there."""
 
+import json
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -41,123 +42,128 @@ QWEN_SPLIT = (
 
 
 def _bpe(*, fuse: bool = True) -> Tokenizer:
-    """BPE over ▁ words with a byte for every character it does not know, untrained by spaces."""
+    """BPE over words that begin with ▁; an unknown character becomes its bytes."""
     trained = Tokenizer(models.BPE(unk_token="<unk>"))
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
-    bytes_ = [f"<0x{b:02X}>" for b in range(256)]
-    marks = ["<unk>", "<s>", "</s>", *bytes_]
-    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=marks, show_progress=False)
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    special_tokens = ["<unk>", "<s>", "</s>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=[*special_tokens, *byte_tokens], show_progress=False
+    )
     trained.train_from_iterator(CORPUS, trainer)
-    import json
 
     state = json.loads(trained.to_str())["model"]
-    merges = [tuple(m) for m in state["merges"]]
-    model = models.BPE(state["vocab"], merges, unk_token="<unk>", byte_fallback=True, fuse_unk=fuse)
-    made = Tokenizer(model)
-    made.add_special_tokens(["<unk>", "<s>", "</s>"])
-    made.decoder = decoders.Sequence(
+    merges = [tuple(merge) for merge in state["merges"]]
+    tokenizer = Tokenizer(
+        models.BPE(state["vocab"], merges, unk_token="<unk>", byte_fallback=True, fuse_unk=fuse)
+    )
+    tokenizer.add_special_tokens(special_tokens)
+    tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     )
-    return made
+    return tokenizer
 
 
-def _starts_with_bos(made: Tokenizer, mark: str) -> None:
-    pairs = [(mark, made.token_to_id(mark))]
-    made.post_processor = processors.TemplateProcessing(f"{mark} $A", special_tokens=pairs)
+def _prepend_bos(tokenizer: Tokenizer, bos: str) -> None:
+    tokenizer.post_processor = processors.TemplateProcessing(
+        f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))]
+    )
 
 
-def _wrap(made: Tokenizer, template: str, **marks: str) -> TokenizersBackend:
-    return TokenizersBackend(tokenizer_object=made, chat_template=template, **marks)
+def _wrap(tokenizer: Tokenizer, template: str, **special_tokens: Any) -> TokenizersBackend:
+    return TokenizersBackend(tokenizer_object=tokenizer, chat_template=template, **special_tokens)
 
 
 def llama_prepend() -> Any:
-    """As Llama 2: ▁ before each piece, spaces become ▁, one word is the whole text."""
-    made = _bpe()
-    made.normalizer = normalizers.Sequence(
+    """Like Llama 2: ▁ before each piece, spaces become ▁, and the whole text is one word."""
+    tokenizer = _bpe()
+    tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    _starts_with_bos(made, "<s>")
-    return _wrap(made, LLAMA, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    _prepend_bos(tokenizer, "<s>")
+    return _wrap(tokenizer, LLAMA, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
 def llama_metaspace() -> Any:
-    """As newer conversions: ▁ before the first piece only."""
-    made = _bpe()
-    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    _starts_with_bos(made, "<s>")
-    return _wrap(made, LLAMA, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    """Like newer conversions of Llama: ▁ before the first piece only."""
+    tokenizer = _bpe()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    _prepend_bos(tokenizer, "<s>")
+    return _wrap(tokenizer, LLAMA, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
 def gemma() -> Any:
-    """As Gemma: no ▁ in front, runs of line ends and HTML tags are added, not special."""
-    made = _bpe()
-    made.normalizer = normalizers.Replace(" ", "▁")
-    made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    """Like Gemma: no ▁ in front; line breaks and HTML tags are added tokens, not special ones."""
+    tokenizer = _bpe()
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     ordinary = ["\n", "\n\n", "▁▁", "<h1>", "</h1>", "<b>"]
-    made.add_tokens([AddedToken(t, normalized=False) for t in ordinary])
-    made.add_special_tokens(["<start_of_turn>", "<end_of_turn>"])
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in ordinary])
+    tokenizer.add_special_tokens(["<start_of_turn>", "<end_of_turn>"])
     template = (
         "<s><start_of_turn>user\n{{ messages[0].content | trim }}<end_of_turn>\n"
         "<start_of_turn>model\n"
     )
-    return _wrap(made, template, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    return _wrap(tokenizer, template, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
 def _byte_level(split: str | None) -> Tokenizer:
-    made = Tokenizer(models.BPE())
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
-    made.pre_tokenizer = level
+    tokenizer = Tokenizer(models.BPE())
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
+    tokenizer.pre_tokenizer = byte_level
     if split:
-        by = pre_tokenizers.Split(Regex(split), "isolated")
-        made.pre_tokenizer = pre_tokenizers.Sequence([by, level])
-    made.decoder = decoders.ByteLevel()
+        splitter = pre_tokenizers.Split(Regex(split), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([splitter, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator(CORPUS, trainer)
-    made.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    return made
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    return tokenizer
 
 
 def qwen() -> Any:
-    """As Qwen: NFC, its split, tool marks that are added without being special."""
-    made = _byte_level(QWEN_SPLIT)
-    made.normalizer = normalizers.NFC()
-    made.add_tokens([AddedToken("<tool_call>", normalized=False), AddedToken("<|fim_pad|>")])
-    return _wrap(made, CHATML, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    """Like Qwen: NFC, its pattern for words, and tool tokens that are added, not special."""
+    tokenizer = _byte_level(QWEN_SPLIT)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken("<tool_call>", normalized=False), AddedToken("<|fim_pad|>")])
+    return _wrap(tokenizer, CHATML, eos_token="<|im_end|>", pad_token="<|endoftext|>")
 
 
 def gpt2() -> Any:
-    """As GPT-2, and a template whose pieces want to join with the text."""
+    """Like GPT-2, with a template whose pieces would merge with the text."""
     return _wrap(_byte_level(None), BORDERS, eos_token="<|endoftext|>", unk_token="<|endoftext|>")
 
 
 def phi() -> Any:
-    """As Phi-3: control tokens that take the white space after them along."""
-    made = _byte_level(QWEN_SPLIT)
-    marks = [AddedToken(t, rstrip=True, special=True) for t in ("<|user|>", "<|assistant|>")]
-    made.add_special_tokens(marks)
-    made.add_tokens([AddedToken("</s>", rstrip=True, normalized=False)])
+    """Like Phi-3: control tokens that also match the white space after them."""
+    tokenizer = _byte_level(QWEN_SPLIT)
+    roles = ("<|user|>", "<|assistant|>")
+    tokenizer.add_special_tokens([AddedToken(role, rstrip=True, special=True) for role in roles])
+    tokenizer.add_tokens([AddedToken("</s>", rstrip=True, normalized=False)])
     template = "<|user|>\n{{ messages[0].content }}<|im_end|>\n<|assistant|>\n"
-    return _wrap(made, template, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    return _wrap(tokenizer, template, eos_token="<|im_end|>", pad_token="<|endoftext|>")
 
 
 def unigram() -> Any:
-    """As T5 and XLM-R: `</s>` is in the Unigram vocabulary itself, full-width text is folded."""
-    made = Tokenizer(models.Unigram())
-    made.normalizer = normalizers.NFKC()
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
-    marks = ["<s>", "</s>", "<unk>", "<extra_id_0>"]
+    """Like T5 and XLM-R: `</s>` is in the Unigram vocabulary; full-width text is folded."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=300, special_tokens=marks, unk_token="<unk>", show_progress=False
+        vocab_size=300,
+        special_tokens=["<s>", "</s>", "<unk>", "<extra_id_0>"],
+        unk_token="<unk>",
+        show_progress=False,
     )
-    made.train_from_iterator(CORPUS, trainer)
-    made.post_processor = processors.TemplateProcessing(
-        "$A </s>", special_tokens=[("</s>", made.token_to_id("</s>"))]
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "$A </s>", special_tokens=[("</s>", tokenizer.token_to_id("</s>"))]
     )
     template = "<s>user: {{ messages[0].content }}</s>assistant:"
     return _wrap(
-        made,
+        tokenizer,
         template,
         bos_token="<s>",
         eos_token="</s>",
@@ -167,18 +173,21 @@ def unigram() -> Any:
 
 
 def wordpiece() -> Any:
-    """As BERT: lower case, words that it does not know are one [UNK]."""
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer()
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece(cleanup=False)
-    marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=marks, show_progress=False)
-    made.train_from_iterator(CORPUS, trainer)
-    ids = [(m, made.token_to_id(m)) for m in ("[SEP]", "[CLS]")]
-    made.post_processor = processors.BertProcessing(*ids)
+    """Like BERT: lower case; an unknown word is one [UNK]."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=400, special_tokens=special_tokens, show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.BertProcessing(
+        ("[SEP]", tokenizer.token_to_id("[SEP]")), ("[CLS]", tokenizer.token_to_id("[CLS]"))
+    )
     return _wrap(
-        made,
+        tokenizer,
         "[CLS] {{ messages[0].content }} [SEP]",
         unk_token="[UNK]",
         sep_token="[SEP]",
@@ -199,8 +208,8 @@ def _shared(path: Any) -> Any:
 
 
 KINDS: dict[str, Callable[[], Any]] = {
-    f.__name__: f
-    for f in (
+    make.__name__: make
+    for make in (
         llama_prepend,
         llama_metaspace,
         gemma,
@@ -217,7 +226,7 @@ if VICUNA.is_dir():
     KINDS["vicuna"] = lambda: _shared(VICUNA)
 if STORIES.is_dir():
     KINDS["stories"] = lambda: _shared(STORIES)
-# Their ids spell exactly the text that was encoded.
+# Decoding the ids of a text gives exactly that text.
 EXACT = {"qwen", "gpt2", "builtin"}
 
 
