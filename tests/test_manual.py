@@ -142,12 +142,6 @@ def test_every_page_is_listed_and_linked() -> None:
     assert b"documents" in wrong.stderr
 
 
-def test_the_glossary_has_forty_words_at_most() -> None:
-    page = (ROOT_FOLDER / "ngtcli" / "README.md").read_text("utf-8")
-    rows = page.split("## The words")[1].split("\n## ")[0].count("\n| ") - 1
-    assert 20 < rows <= 40
-
-
 @pytest.mark.parametrize("columns", [80, 60])
 def test_a_page_fits_the_terminal(columns: int) -> None:
     shown, code = in_terminal("help", "documents", columns=columns, NO_COLOR="1")

@@ -20,59 +20,82 @@ from tests.support.warm import run
 
 
 def names(loaded: Loaded) -> list[str]:
-    return [d.name for d in loaded.documents]
+    return [document.name for document in loaded.documents]
+
+
+def texts(loaded: Loaded) -> list[str]:
+    return [document.text for document in loaded.documents]
 
 
 def skipped(loaded: Loaded) -> list[tuple[str, str]]:
-    return [(os.path.basename(s.name), s.reason) for s in loaded.skipped]
+    """The names and reasons of skipped files."""
+    return [(os.path.basename(file.name), file.reason) for file in loaded.skipped]
 
 
-def test_files_folders_and_globs(tmp_path: Path) -> None:
-    """Every file is listed once; a folder is sorted by the parts of its paths."""
-    made = [
-        "b.txt",
-        "a.md",
-        "README",
-        "a/x.rst",
-        "a/b/y.txt",
-        "a b/z.txt",
-        ".hidden.txt",
-        ".git/x.txt",
-        "e[1].txt",
-    ]
-    for name in (*made, "f.gif"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    visible = [path for path in made if not path.startswith(".")]
-    everything = sorted(visible, key=lambda path: Path(path).parts)
-    for path, found in {
-        "": everything,
-        "*.txt": ["b.txt", "e[1].txt"],
-        "**/*.txt": ["a/b/y.txt", "a b/z.txt", "b.txt", "e[1].txt"],
-        "a/**": ["a/b/y.txt", "a/x.rst"],
-        ".h*": [".hidden.txt"],
-        "e[1].txt": ["e[1].txt"],
-    }.items():
-        assert [d.text for d in load([str(tmp_path / path)]).documents] == found
-    both = load([str(tmp_path / "a.md"), str(tmp_path), str(tmp_path / "a.md")])
-    assert [d.text for d in both.documents] == ["a.md", *(p for p in everything if p != "a.md")]
+# Text files by the order in which a folder of them is read: that of the parts of their paths
+SORTED_FILES = [
+    "README",
+    "a/b/y.txt",
+    "a/x.rst",
+    "a b/z.txt",
+    "a.md",
+    "b.txt",
+    "e[1].txt",
+]
+HIDDEN_FILES = [".hidden.txt", ".git/x.txt"]
 
 
-def test_a_file_whose_name_is_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A folder of files, each with its path as text."""
+    for name in (*SORTED_FILES, *HIDDEN_FILES, "f.gif"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "files"),
+    [
+        ("", SORTED_FILES),
+        ("*.txt", ["b.txt", "e[1].txt"]),
+        ("**/*.txt", ["a/b/y.txt", "a b/z.txt", "b.txt", "e[1].txt"]),
+        ("a/**", ["a/b/y.txt", "a/x.rst"]),
+        (".h*", [".hidden.txt"]),
+        ("e[1].txt", ["e[1].txt"]),
+    ],
+)
+def test_folders_and_patterns_name_files(tree: Path, path: str, files: list[str]) -> None:
+    assert texts(load([str(tree / path)])) == files
+
+
+def test_a_file_that_is_named_twice_is_read_once(tree: Path) -> None:
+    file = str(tree / "a.md")
+    others = [name for name in SORTED_FILES if name != "a.md"]
+    assert texts(load([file, str(tree), file])) == ["a.md", *others]
+
+
+def test_a_tilde_is_the_home_unless_a_file_or_folder_has_this_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     write_files(tmp_path, user__mine_txt="The user's.")
-    assert names(load(["~"])) == names(load(["~/mine.txt"])) == ["mine.txt"]
+    assert names(load(["~"])) == ["mine.txt"]
+    assert names(load(["~/mine.txt"])) == ["mine.txt"]
+
     (tmp_path / "~").write_text("A file.")
     assert names(load(["~"])) == ["~"]
     assert names(load(["~/mine.txt"])) == ["mine.txt"]
+
     (tmp_path / "~").unlink()
     write_files(tmp_path, **{"~__other_txt": "A folder."})
     assert names(load(["~"])) == ["other.txt"]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told", "advice"),
+    ("name", "content", "reason", "suffix"),
     [
         ("a.pdf", "Dear Ann,\n\tthe tide.", "not a PDF (it looks like plain text)", ".txt"),
         ("a.docx", "Schöne Grüße", "not a Word document (it looks like plain text)", ".txt"),
@@ -81,13 +104,14 @@ def test_a_file_whose_name_is_a_tilde(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_text_with_the_suffix_of_another_format_is_refused(
-    tmp_path: Path, name: str, content: str, told: str, advice: str
+    tmp_path: Path, name: str, content: str, reason: str, suffix: str
 ) -> None:
-    (tmp_path / name).write_text(content)
+    path = tmp_path / name
+    path.write_text(content)
     with pytest.raises(InputError) as caught:
-        load([str(tmp_path / name)])
-    assert str(caught.value) == f"{tmp_path / name}: {told}"
-    assert caught.value.hint == f"If it is, rename it to end in {advice}."
+        load([str(path)])
+    assert str(caught.value) == f"{path}: {reason}"
+    assert caught.value.hint == f"If it is, rename it to end in {suffix}."
 
 
 def test_a_file_without_bytes_is_empty_with_any_suffix(tmp_path: Path) -> None:
@@ -224,12 +248,16 @@ def test_links_out_of_a_folder_are_skipped_if_only_files_inside_may_be_read(
     (tmp_path / "link").symlink_to("x")
     for path in ("x", "link", "x/*.txt", "link/**/*.txt"):
         loaded = load([str(tmp_path / path)], inside=True)
-        texts = {d.text for d in loaded.documents}
-        assert texts == {"fine", "also fine"}, path
-        said = [("beside.txt", OUTSIDE), ("out.txt", OUTSIDE)]
-        assert sorted(skipped(loaded)) == said, path
-        assert {d.text for d in load([str(tmp_path / path)]).documents} > texts
-    assert load([str(inner / "out.txt")], inside=True).documents[0].text == "another's"  # outright
+        assert set(texts(loaded)) == {"fine", "also fine"}, path
+        assert sorted(skipped(loaded)) == [("beside.txt", OUTSIDE), ("out.txt", OUTSIDE)], path
+        assert set(texts(load([str(tmp_path / path)]))) > set(texts(loaded))
+
+
+def test_a_link_out_of_a_folder_is_read_if_it_is_named(tmp_path: Path) -> None:
+    folder = write_files(tmp_path / "x", a_txt="fine")
+    write_files(tmp_path, secret_txt="another's")
+    (folder / "out.txt").symlink_to("../secret.txt")
+    assert texts(load([str(folder / "out.txt")], inside=True)) == ["another's"]
 
 
 def test_strict_makes_skipped_files_an_error_but_not_other_types(tmp_path: Path) -> None:
@@ -248,7 +276,7 @@ def test_strict_makes_skipped_files_an_error_but_not_other_types(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("paths", "found"),
+    ("paths", "expected"),
     [
         ("dup", "a/notes.txt b/notes.txt c.txt notes.txt"),
         ("dup/a/notes.txt dup/b/notes.txt", "a/notes.txt b/notes.txt"),
@@ -259,7 +287,7 @@ def test_strict_makes_skipped_files_an_error_but_not_other_types(tmp_path: Path)
     ],
 )
 def test_files_with_the_same_name_get_distinct_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: str, found: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: str, expected: str
 ) -> None:
     write_files(
         tmp_path,
@@ -270,7 +298,7 @@ def test_files_with_the_same_name_get_distinct_names(
         x__stdin="5",
     )
     monkeypatch.chdir(tmp_path)
-    assert names(load(paths.split(), io.BytesIO(b"piped"))) == found.split()
+    assert names(load(paths.split(), io.BytesIO(b"piped"))) == expected.split()
 
 
 def test_names_whose_foreign_bytes_look_alike_are_numbered() -> None:
@@ -278,24 +306,31 @@ def test_names_whose_foreign_bytes_look_alike_are_numbered() -> None:
     assert distinct_names(files) == ["?.txt", "?.txt (2)"]
 
 
-def test_names_are_ends_of_paths_distinct_and_no_longer_than_it_takes() -> None:
-    paths = ["/".join(p) for k in (1, 2, 3) for p in itertools.product("ab", repeat=k)]
-    chance = random.Random(1)
+def test_names_are_distinct_ends_of_paths_and_no_longer_than_necessary() -> None:
+    all_paths = [
+        "/" + "/".join(parts)
+        for length in (1, 2, 3)
+        for parts in itertools.product("ab", repeat=length)
+    ]
+    rng = random.Random(1)
     for _ in range(300):
-        chosen = chance.sample(paths, chance.randint(1, 6))
-        files = [(f"/{p}", chance.randint(1, p.count("/") + 1)) for p in chosen]
-        found = distinct_names(files)
-        assert len(set(found)) == len(found)
-        for name, (path, below) in zip(found, files, strict=True):
+        paths = rng.sample(all_paths, rng.randint(1, 6))
+        # Each file with the number of parts that lie below the path that the user named.
+        files = [(path, rng.randint(1, path.count("/"))) for path in paths]
+
+        file_names = distinct_names(files)
+
+        assert len(set(file_names)) == len(file_names)
+        last_parts = [path.rsplit("/", 1)[1] for path in paths]
+        for name, last_part, (path, parts_below) in zip(file_names, last_parts, files, strict=True):
             assert path.endswith(f"/{name}")
-            own = path.rsplit("/", 1)[1]
-            alone = sum(p.rsplit("/", 1)[1] == own for p, _ in files) == 1
-            assert not alone or name == own
-            # A name with more parts than lie below what was named was needed: the one with a
-            # part less is the end of another file's path.
-            if name.count("/") >= max(below, 1):
-                less = name.split("/", 1)[1]
-                assert sum(f"{p}".endswith(f"/{less}") for p, _ in files) > 1
+            if last_parts.count(last_part) == 1:
+                assert name == last_part
+            # A name with more parts than lie below the named path was necessary: without its
+            # first part it is the end of another file's path as well.
+            if name.count("/") >= max(parts_below, 1):
+                shorter = name.split("/", 1)[1]
+                assert sum(other.endswith(f"/{shorter}") for other in paths) > 1
 
 
 def test_a_pipe_is_read_even_where_its_writer_comes_late(tmp_path: Path) -> None:
@@ -305,32 +340,35 @@ def test_a_pipe_is_read_even_where_its_writer_comes_late(tmp_path: Path) -> None
     def write() -> None:
         time.sleep(0.2)
         with pipe.open("w") as file:
-            for part in ("late", " but whole"):
+            for part in ("late", " but complete"):
                 time.sleep(0.2)
                 print(part, end="", file=file, flush=True)
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert load([str(pipe)]).documents[0].text == "late but whole"
+    assert texts(load([str(pipe)])) == ["late but complete"]
     thread.join()
 
 
 def test_no_more_than_the_limit_is_read_and_the_hint_names_its_setting(tmp_path: Path) -> None:
-    one = Settings().replace(max_mb=1)
+    one_megabyte = Settings().replace(max_mb=1)
     write_files(tmp_path, a_txt="a" * 600_000, b_txt="b" * 300_000, c_txt="c" * 1_000_001)
-    loaded = load([str(tmp_path)], settings=one)
+    loaded = load([str(tmp_path)], settings=one_megabyte)
     assert names(loaded) == ["a.txt", "b.txt"]
     assert skipped(loaded) == [("c.txt", "more than 1 MB")]
+
     write_files(tmp_path, d_txt="d" * 300_000)
-    for path, told in (
+    for path, message in (
         (str(tmp_path / "c.txt"), "c.txt: more than 1 MB"),
         ("-", "standard input: more than 1 MB"),
         (str(tmp_path), "more than 1 MB of text in total"),
     ):
-        with pytest.raises(InputError, match=told) as caught:
-            load([path], io.BytesIO(b"d" * 1_000_001), one)
+        with pytest.raises(InputError, match=message) as caught:
+            load([path], io.BytesIO(b"d" * 1_000_001), one_megabyte)
         assert "--set max_mb" in caught.value.hint
-    assert len(load([str(tmp_path)], settings=one.replace(max_mb=3)).documents) == 4
+
+    three_megabytes = Settings().replace(max_mb=3)
+    assert len(load([str(tmp_path)], settings=three_megabytes).documents) == 4
 
 
 def test_more_files_than_the_bound_are_refused(tmp_path: Path) -> None:
