@@ -84,11 +84,11 @@ def test_prompts_come_from_json_lines_and_the_table_goes_to_a_file(tmp_path: Pat
     title, headings, plain, trie, empty, facts = (tmp_path / "out.txt").read_text().splitlines()
     assert title == "# 1 prompt, at most 64 draft nodes per step"
     assert empty == ""
-    named = dict(zip(headings.split("\t"), trie.split("\t"), strict=True))
-    assert named["method"] == "trie"
-    assert named["speed-up"].endswith("×")
+    by_heading = dict(zip(headings.split("\t"), trie.split("\t"), strict=True))
+    assert by_heading["method"] == "trie"
+    assert by_heading["speed-up"].endswith("×")
     parts = ("prefill", "draft", "tree", "forward", "verify", "cache")
-    assert sum(int(named[part].rstrip("%")) for part in parts) == pytest.approx(100, abs=3)
+    assert sum(int(by_heading[part].rstrip("%")) for part in parts) == pytest.approx(100, abs=3)
     assert plain.startswith("none\t1.00×\t")
     assert facts.startswith("# builtin · float32 on cpu")
 

@@ -409,15 +409,15 @@ def test_a_stream_from_or_to_the_other_file_is_refused(
     source: Path, fake: FakeAnswers, stream: int, arguments: list[str]
 ) -> None:
     before = source.read_bytes()
-    kept = os.dup(stream)
+    saved_stream = os.dup(stream)
     with source.open("r+b") as file:
         os.dup2(file.fileno(), stream)
         try:
             more = ["--restart"] if stream == 0 else []
             done = ngt("batch", *arguments, *more, cwd=source.parent, stdin=b'{"context": "a"}')
         finally:
-            os.dup2(kept, stream)
-            os.close(kept)
+            os.dup2(saved_stream, stream)
+            os.close(saved_stream)
     assert done.returncode == 2
     assert b"is also the input" in done.stderr
     assert source.read_bytes() == before
@@ -472,8 +472,8 @@ def test_few_readers_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     )
     reader = LineRequests({}, None, str(tmp_path), None)
     for field in "abcdae":
-        own = reader._reader(Settings().replace(field=field))
-        assert reader._reader(Settings.of(max_tokens=9).replace(field=field)) is own
+        documents = reader._reader(Settings().replace(field=field))
+        assert reader._reader(Settings.of(max_tokens=9).replace(field=field)) is documents
     assert sorted(closed) == list("abcd")
     reader.close()
     assert closed[4:] == ["e"]
@@ -494,7 +494,7 @@ def test_outputs_in_folders_and_patterns_are_skipped(
     assert done.returncode == 0
     assert b"out.jsonl: this command writes it" in done.stderr
     assert (b"out.jsonl.journal: this command writes it" in done.stderr) is (named == "texts/*")
-    assert "this command writes it" in {one["reason"] for one in row["skipped"]}
+    assert "this command writes it" in {file["reason"] for file in row["skipped"]}
 
 
 def test_a_line_of_a_stream_cannot_read_what_the_run_writes(
@@ -709,11 +709,11 @@ def test_summaries_beside_their_texts_are_not_summarized(tmp_path: Path, fake: F
     notes.mkdir()
     (notes / "a.txt").write_text("Text a of three.")
     (notes / "b.md").write_text("Text b of three.")
-    for more in (2, 0):
+    for questions in (2, 0):
         fake.asked = []
         done = ngt("summarize", str(notes), "-o", str(notes))
         assert done.returncode == 0
-        assert len(fake.asked) == more
+        assert len(fake.asked) == questions
     assert b"notes/: 2 answers that ngt wrote" in done.stderr
     names = {".ngt.journal", "a.txt", "b.md", "a.txt.txt", "b.txt"}
     assert {path.name for path in notes.iterdir()} == names

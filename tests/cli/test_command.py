@@ -22,15 +22,15 @@ class PageFlags:
     colours: Annotated[list[str] | None, typer.Option("--colour", help="Of lines.")] = None
 
 
-def run(made: Command | Group, *arguments: str) -> Any:
+def run(command: Command | Group, *arguments: str) -> Any:
     """Read the arguments of a command, and call its function; return the context."""
-    context = made.make_context("ngt", [*arguments])
+    context = command.make_context("ngt", [*arguments])
     with context:
-        made.invoke(context)
+        command.invoke(context)
     return context
 
 
-def calls(made: list[dict[str, Any]]) -> Command:
+def calls(calls_of_command: list[dict[str, Any]]) -> Command:
     """Return a command that puts into `made` what its function gets."""
 
     @command("draw", settings=("n", "seed", "exact"))
@@ -42,15 +42,26 @@ def calls(made: list[dict[str, Any]]) -> Command:
         limit: Annotated[int | None, LIMIT] = None,
     ) -> None:
         """Draw files."""
-        made.append(locals().copy())
+        calls_of_command.append(locals().copy())
 
     return draw
 
 
 def test_parameters_are_recognized_by_type() -> None:
-    made: list[dict[str, Any]] = []
-    run(calls(made), "a", "b", "--seed", "7", "--set", "n=9", "--no-exact", "--colour", "red")
-    (got,) = made
+    calls_of_command: list[dict[str, Any]] = []
+    run(
+        calls(calls_of_command),
+        "a",
+        "b",
+        "--seed",
+        "7",
+        "--set",
+        "n=9",
+        "--no-exact",
+        "--colour",
+        "red",
+    )
+    (got,) = calls_of_command
     assert got["picked"] == {"n": 9, "seed": 7, "exact": "off"}
     assert got["page"] == PageFlags(80, ["red"])
     assert got["names"] == ["a", "b"]

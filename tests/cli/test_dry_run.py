@@ -136,9 +136,9 @@ def test_a_dry_run_needs_no_weights(tmp_path: Path) -> None:
 def test_a_place_without_page_and_heading_has_null_wherever_json_names_one(tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("The tide comes in at noon. It leaves at six in the evening. " * 40)
-    asked = ngt("ask", "When?", str(book), "--passages", "1", "--dry-run", "--json")
+    done = ngt("ask", "When?", str(book), "--passages", "1", "--dry-run", "--json")
     shown = ngt("docs", "show", str(book), "--passages", "--json")
-    places = json.loads(asked.stdout)["retrieval"]["passages"]
+    places = json.loads(done.stdout)["retrieval"]["passages"]
     places += json.loads(shown.stdout)["documents"][0]["passages"]
     assert len(places) > 1
     assert all(place["page"] is None and place["heading"] is None for place in places)

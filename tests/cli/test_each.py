@@ -218,14 +218,14 @@ def test_cut_off_answers_are_reported_in_every_output(
     tmp_path: Path, docs: Path, fake: FakeAnswers
 ) -> None:
     fake.finish_reason = "length"
-    told = b"the answer is cut off: it reached --max-tokens"
+    warning = b"the answer is cut off: it reached --max-tokens"
     out = str(tmp_path / "t.json")
     for flags in ((), ("-o", out)):
         done = ask(docs, *flags)
         assert done.returncode == 0
-        assert done.stderr.count(told) == 3
+        assert done.stderr.count(warning) == 3
         for name in ("a.txt", "b.txt", "c.txt"):
-            assert f"ngt: file {name}: ".encode() + told in done.stderr
+            assert f"ngt: file {name}: ".encode() + warning in done.stderr
     quiet = ask(docs, "-q")
     assert quiet.returncode == 0
     assert quiet.stderr == b""
@@ -304,8 +304,8 @@ def test_a_table_reports_rows_of_deleted_files(
     (docs / "b.txt").unlink()
     fake.asked = []
     done = ask(docs, "-o", str(out))
-    said = b"t.csv leaves out 1 file that no longer exists: docs/b.txt;"
-    assert said in done.stderr
+    warning = b"t.csv leaves out 1 file that no longer exists: docs/b.txt;"
+    assert warning in done.stderr
     assert [row["file"] for row in cells(out)] == ["a.txt", "c.txt"]
     (docs / "b.txt").write_text(text)
     done = ask(docs, "-o", str(out))

@@ -50,8 +50,8 @@ def test_debug_may_be_the_value_of_an_option() -> None:
 
 def test_settings_of_each_type_are_set_by_name_and_checked() -> None:
     names = tuple(SETTINGS)
-    given = ["num-draft=9", "temperature=0.5", "pool=no", "model=x", "template-arg=a=1"]
-    assert set_values(given, names) == {
+    assignments = ["num-draft=9", "temperature=0.5", "pool=no", "model=x", "template-arg=a=1"]
+    assert set_values(assignments, names) == {
         "num_draft": 9,
         "temperature": 0.5,
         "pool": False,
@@ -152,12 +152,12 @@ def test_the_pictures_of_the_readme_exist_and_are_small() -> None:
 
 def test_quiet_prints_only_errors() -> None:
     command = ("ask", "When is the tide high?", HARBOUR, "--dry-run", "--overflow", "truncate")
-    said = ngt(*command)
+    expected = ngt(*command)
     for quiet in (ngt(*command, "-q"), ngt("--quiet", *command)):
         assert quiet.returncode == 0
-        assert quiet.stdout == said.stdout
+        assert quiet.stdout == expected.stdout
         assert quiet.stderr == b""
-    assert said.stderr
+    assert expected.stderr
     failed = ngt("ask", "When?", "nowhere.txt", "-q")
     assert failed.returncode == 3
     assert b"nowhere.txt: no such file or folder" in failed.stderr

@@ -37,16 +37,16 @@ def panels(lines: list[str]) -> list[Panel]:
     >>> panels([" Usage: ngt x", "╭─ Options ──╮", "│ --n   <int>  Window.   │", "╰───╯"])
     [('', ['Usage: ngt x']), ('Options', ['--n <int>  Window.'])]
     """
-    found: list[Panel] = [("", [])]
+    panels_of_page: list[Panel] = [("", [])]
     for line in filter(None, map(str.strip, lines)):
         if line[0] == "╭":
-            found.append((line.strip("╭─╮ "), []))
+            panels_of_page.append((line.strip("╭─╮ "), []))
         elif line[0] == "╰":
-            found.append(("", []))
+            panels_of_page.append(("", []))
         else:
             *head, last = re.split(" {2,}", line.strip("│ "))
-            found[-1][1].append("  ".join(filter(None, (" ".join(head), last))))
-    return [panel for panel in found if panel[1]]
+            panels_of_page[-1][1].append("  ".join(filter(None, (" ".join(head), last))))
+    return [panel for panel in panels_of_page if panel[1]]
 
 
 def test_the_list_of_pages_has_a_sentence_of_each() -> None:

@@ -88,10 +88,10 @@ def test_a_flag_without_effect_gets_one_warning(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = ngt(*LINES[row.situation].split(), *words_for(flag), stdin=b'{"context": "High."}\n')
-    said = done.stderr.decode()
-    assert said.count(f"ngt: {flag} has no effect {row.words}\n") == 1
-    assert done.returncode != 2, said
-    assert "Traceback" not in said
+    stderr = done.stderr.decode()
+    assert stderr.count(f"ngt: {flag} has no effect {row.words}\n") == 1
+    assert done.returncode != 2, stderr
+    assert "Traceback" not in stderr
 
 
 def test_every_situation_has_a_row_and_a_line() -> None:
@@ -148,9 +148,9 @@ def test_unused_heads_and_draft_models_need_not_exist(
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("The harbour master of Polwick is Ann Trewin.\n")
     done = ngt(*command.split(), *f"{flag}=./nowhere".split())
-    said = done.stderr.decode()
-    assert f"ngt: {flag} has no effect " in said
-    assert done.returncode == 0, said
+    stderr = done.stderr.decode()
+    assert f"ngt: {flag} has no effect " in stderr
+    assert done.returncode == 0, stderr
 
 
 def output_of(flags: Collection[str]) -> Output:
@@ -179,8 +179,8 @@ def test_a_flag_without_effect_is_as_if_it_was_not_given(row: NoEffect) -> None:
 
 @pytest.mark.parametrize("flag", sorted(OUTPUT_FLAGS))
 def test_a_flag_is_given_where_it_is_on_the_command_line(flag: str) -> None:
-    given = output_of([flag]).given_flags()
-    assert {name for name, is_given in given.items() if is_given} == {flag}
+    flags = output_of([flag]).given_flags()
+    assert {name for name, is_given in flags.items() if is_given} == {flag}
 
 
 @pytest.mark.parametrize("form", ["--json", "--json-tokens"])
@@ -188,9 +188,9 @@ def test_a_table_has_its_sources_though_json_has_no_effect_on_it(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = ("ask", "When is high tide?", HARBOUR, "--each", "--cite")
-    plain = ngt(*asked, "-o", "plain.csv")
-    other = ngt(*asked, "-o", "other.csv", form)
+    command = ("ask", "When is high tide?", HARBOUR, "--each", "--cite")
+    plain = ngt(*command, "-o", "plain.csv")
+    other = ngt(*command, "-o", "other.csv", form)
     assert plain.returncode == other.returncode == 0
     assert b"--cite has no effect" not in other.stderr
     assert Path("other.csv").read_text() == Path("plain.csv").read_text()

@@ -131,10 +131,10 @@ FEW = "--max-tokens", "3", "--method", "none"
 @pytest.mark.parametrize("flag", ["-o", "--html"])
 def test_only_unedited_files_of_ngt_are_overwritten(flag: str, tmp_path: Path) -> None:
     out = tmp_path / "out.html"
-    asked = ("summarize", HARBOUR, *FEW, flag, "out.html")
+    command = ("summarize", HARBOUR, *FEW, flag, "out.html")
 
     def run(*more: str) -> tuple[int, str]:
-        done = ngt(*asked, *more, cwd=tmp_path)
+        done = ngt(*command, *more, cwd=tmp_path)
         return done.returncode, without_note(done.stderr).decode()
 
     out.write_text("Mine.")
@@ -161,21 +161,21 @@ def test_only_unedited_files_of_ngt_are_overwritten(flag: str, tmp_path: Path) -
 def test_clearing_the_cache_keeps_the_record_of_written_files(
     clear: tuple[str, ...], tmp_path: Path, own_home: Path
 ) -> None:
-    asked = ("summarize", HARBOUR, *FEW, "-o", "out.txt")
-    assert ngt(*asked, cwd=tmp_path).returncode == 0
+    command = ("summarize", HARBOUR, *FEW, "-o", "out.txt")
+    assert ngt(*command, cwd=tmp_path).returncode == 0
     ngt(*clear)
-    assert ngt(*asked, cwd=tmp_path).returncode == 0
+    assert ngt(*command, cwd=tmp_path).returncode == 0
     shutil.rmtree(own_home / "cache", ignore_errors=True)  # as a cleaner of caches does
-    assert ngt(*asked, cwd=tmp_path).returncode == 0
+    assert ngt(*command, cwd=tmp_path).returncode == 0
     (tmp_path / "out.txt").write_text("edited")
-    assert ngt(*asked, cwd=tmp_path).returncode == 2
+    assert ngt(*command, cwd=tmp_path).returncode == 2
 
 
 def test_a_damaged_state_overwrites_nothing(tmp_path: Path, own_home: Path) -> None:
-    asked = ("summarize", HARBOUR, *FEW, "-o", "out.txt")
-    assert ngt(*asked, cwd=tmp_path).returncode == 0
+    command = ("summarize", HARBOUR, *FEW, "-o", "out.txt")
+    assert ngt(*command, cwd=tmp_path).returncode == 0
     (own_home / "state" / "ngt.db").write_bytes(b"x" * 5000)
-    done = ngt(*asked, cwd=tmp_path)
+    done = ngt(*command, cwd=tmp_path)
     assert done.returncode == 2
     assert b"ngt.db was damaged: it is renamed, and what was in it is forgotten" in done.stderr
 

@@ -114,16 +114,16 @@ def test_measurements_are_as_described(tmp_path: Path) -> None:
 def test_every_command_that_prints_json_has_a_schema() -> None:
     def below(command: Any, words: str) -> Iterator[tuple[str, Any]]:
         inner = getattr(command, "commands", {})
-        for name, one in inner.items():
-            yield from below(one, f"{words} {name}")
+        for name, subcommand in inner.items():
+            yield from below(subcommand, f"{words} {name}")
         if not inner:
             yield words, command
 
-    every = dict(pair for name in COMMANDS for pair in below(load(name), name))
-    with_json = {w for w, c in every.items() if any("--json" in p.opts for p in c.params)}
+    commands = dict(pair for name in COMMANDS for pair in below(load(name), name))
+    with_json = {w for w, c in commands.items() if any("--json" in p.opts for p in c.params)}
     assert {"env", "trie show", "cache clear"} < with_json
-    known = {words for words in every if not ngt("schema", *words.split()).returncode}
-    assert known == with_json | {"batch"}
+    with_schema = {words for words in commands if not ngt("schema", *words.split()).returncode}
+    assert with_schema == with_json | {"batch"}
 
 
 def test_what_is_built_listed_and_removed_is_as_described(own_home: Path) -> None:

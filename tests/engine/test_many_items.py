@@ -67,13 +67,13 @@ def answer_drawn(
             running.append(drawn)
         if not running:
             return
-        key, asked = running.pop(random.randrange(len(running)))
-        assert isinstance(asked, Request)
+        key, request = running.pop(random.randrange(len(running)))
+        assert isinstance(request, Request)
         answer: Ended | NgtError = NgtError("no scores")
-        if asked.question != FAILS:
-            step = Step(tokens=(Token(1, asked.question.upper()),), nodes=0)
+        if request.question != FAILS:
+            step = Step(tokens=(Token(1, request.question.upper()),), nodes=0)
             answer = Ended(finish_reason="stop", steps=(step,))
-        yield Outcome(key, asked, None, answer)
+        yield Outcome(key, request, None, answer)
 
 
 def row_of(waves: Waves) -> object:

@@ -82,11 +82,13 @@ def test_a_journal_killed_at_any_byte_has_all_that_was_put_and_nothing_else(
     done: dict[ItemId, tuple[int, bool]] = {}
 
     def check(journal: RunJournal) -> None:
-        every = {ItemId(source, key) for source in ("/docs/a.txt", "stdin") for key in ("", "k")}
-        every |= done.keys()
-        assert set(journal.to_do(every)) == every - done.keys()
+        all_items = {
+            ItemId(source, key) for source in ("/docs/a.txt", "stdin") for key in ("", "k")
+        }
+        all_items |= done.keys()
+        assert set(journal.to_do(all_items)) == all_items - done.keys()
         failed = {item for item, (_, fails) in done.items() if fails}
-        assert set(journal.to_do(every, retries=True)) == (every - done.keys()) | failed
+        assert set(journal.to_do(all_items, retries=True)) == (all_items - done.keys()) | failed
         for item, (value, fails) in done.items():
             assert journal.has(item)
             assert journal.failed(item) == fails

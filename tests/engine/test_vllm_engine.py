@@ -255,19 +255,19 @@ def together(
     return answer_prompts(ReadyPromptsForVllm(session, size=size, many=True), prompts)
 
 
-def whole(found: Outcome) -> Ended:
-    assert isinstance(found.answer, Ended)
-    return found.answer
+def whole(outcome: Outcome) -> Ended:
+    assert isinstance(outcome.answer, Ended)
+    return outcome.answer
 
 
 def test_where_vllm_has_ended_no_line_gets_an_error_and_the_run_ends(served: Served) -> None:
     session, engine = served
     engine.texts[3] = [Piece((), "ended")]
-    found = []
+    outcomes = []
     with pytest.raises(NgtError, match="process has ended"):
-        for one in together(session, [(i, prompt(i)) for i in range(9)], 2):
-            found.append(whole(one))  # noqa: PERF401  # what came before counts
-    assert 1 <= len(found) < 5
+        for outcome in together(session, [(i, prompt(i)) for i in range(9)], 2):
+            outcomes.append(whole(outcome))  # noqa: PERF401  # what came before counts
+    assert 1 <= len(outcomes) < 5
     assert engine.running == 0
 
 
