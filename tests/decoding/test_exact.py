@@ -85,7 +85,7 @@ def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
     assert found_text == text
     assert found.exact
     assert found.finish_reason == truth.finish_reason
-    assert drafter.told == [*prompt, *found.output]
+    assert drafter.followed == [*prompt, *found.output]
     assert found.statistics.steps <= truth.statistics.steps
     assert found.statistics.new_tokens == len(found.output)
 

@@ -477,7 +477,7 @@ def test_exact_passes_have_the_tokens_of_plain_ones(
     assert drafted.output == plain.output
     assert drafted_text == plain_text
     assert drafted.finish_reason == plain.finish_reason
-    assert drafter.told == [*prompt, *drafted.output]
+    assert drafter.followed == [*prompt, *drafted.output]
     assert allowed_count(grammar, drafted.output) == len(drafted.output)
 
 
