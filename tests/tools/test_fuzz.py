@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ngtcli.errors import unexpected
 from tests.support.helpers import HARBOUR
 
 if sys.platform != "linux":  # The fuzzer limits memory, reads /proc and opens pseudo-terminals.
@@ -114,10 +115,14 @@ def test_streams_are_closed_full_or_gone(world: Place, new_process: bool) -> Non
         assert result.out == "", streams
 
 
+# An exception whose name does not say so, where an error is expected: only the hint gives it away.
+UNEXPECTED = f"ngt: {unexpected(StopIteration(3))}\n{unexpected(StopIteration(3)).hint}\n"
+
 ANSWER = Command(["summarize", HARBOUR], [0], answer="Edith Marlow.")
 INTERRUPTED = Command(["summarize"], [0, 130], answer="Edith Marlow.")
 JSON = Command(["env", "--json"], [0])
 BAD_INPUT = Command(["env"], [3])
+FULL_STDOUT = Command(["env"], [1])
 TERMINAL = Command(["env"], [0], terminal=(1, 1))
 DUMB_TERMINAL = Command(["env"], [0], terminal=(1, 1), environ={"TERM": "dumb"})
 
@@ -144,6 +149,7 @@ def test_a_right_result_gets_no_complaint(command: Command, code: int, out: str,
         (ANSWER, 0, "Edith Marlow.\n", "ngt: a\u202eb\n", "U+202E on stderr"),
         (JSON, 0, "{", "", "not JSON"),
         (BAD_INPUT, 3, "", "ngt: a\nb\nc\nd\ne\n", "5 lines on stderr"),
+        (FULL_STDOUT, 1, "", UNEXPECTED, "--debug"),
         (TERMINAL, 0, "\x1b]52;c;x\x07", "", "U+001B"),
         (DUMB_TERMINAL, 0, "a\r\x1b[K\r\n", "", "U+000D on stdout"),
         (INTERRUPTED, 130, "Mar\n", "", "another text"),

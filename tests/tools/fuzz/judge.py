@@ -19,7 +19,7 @@ _LINE_ENDS = re.compile("\r+(?=\n)")  # all that ngt sends to a terminal without
 # Text that no user should read: a traceback, an exception's name, a library's own messages.
 _NOISE = re.compile(
     r"Traceback \(most recent|^ngt: \w*(?:Error|Exception|Exit|Interrupt)\b|\w+Warning: "
-    r"|Retrying in|^Aborted|--debug …|Exception ignored"
+    r"|Retrying in|^Aborted|Run it again with --debug|Exception ignored"
     r"|ASSERT FAILED|ignore_mismatched_sizes|Repo id must be"
     r"|Fatal Python error",
     re.MULTILINE,
@@ -137,7 +137,7 @@ def _judge_memory(command: Command, result: Result) -> Iterator[str]:
 
 
 def _is_json(command: Command) -> bool:
-    """Whether stdout is JSON."""
+    """Return whether stdout is JSON."""
     arguments = set(command.arguments)
     return bool(arguments & {"--json", "--json-tokens"}) and not arguments & {"-o", "--output"}
 
