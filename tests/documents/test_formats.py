@@ -68,14 +68,17 @@ def read(data: bytes, suffix: str, max_bytes: int = 10_000_000, field: str = "")
 
 @pytest.mark.parametrize("name", WITH_TEXT)
 def test_a_file_gives_the_text_stored_beside_it(name: str) -> None:
-    found = read((document_files.FOLDER / name).read_bytes(), suffix_of(name))
-    assert found.text == document_files.expected_text(name)
-    sections = [section for section in found.about.sections if section.heading]
+    extracted = read((document_files.FOLDER / name).read_bytes(), suffix_of(name))
+    assert extracted.text == document_files.expected_text(name)
+
+    sections = [section for section in extracted.about.sections if section.heading]
     headings = list(dict.fromkeys(section.heading for section in sections))
-    assert (headings, found.about.warnings) == ABOUT.get(name, ([], ()))
+    expected_headings, expected_warnings = ABOUT.get(name, ([], ()))
+    assert headings == expected_headings
+    assert extracted.about.warnings == expected_warnings
     for section in sections:
-        at_start = found.text.startswith(section.heading, section.start)
-        assert at_start or section.page or found.about.format in ("pptx", "odp", "eml")
+        at_start = extracted.text.startswith(section.heading, section.start)
+        assert at_start or section.page or extracted.about.format in ("pptx", "odp", "eml")
 
 
 def test_a_folder_is_read_in_workers_with_unreadable_files_reported() -> None:
@@ -275,11 +278,11 @@ def test_the_first_bytes_count_more_than_the_name(tmp_path: Path) -> None:
     }
     for name, kind in kinds.items():
         (tmp_path / name).write_bytes((document_files.FOLDER / kind).read_bytes())
-    found = {d.name: d.text for d in load([str(tmp_path)]).documents}
-    assert found == {name: document_files.expected_text(kind) for name, kind in kinds.items()}
-    assert (
-        load(["-"], io.BytesIO(document_files.docx())).documents[0].text == document_files.DOCX_TEXT
-    )
+    texts = {document.name: document.text for document in load([str(tmp_path)]).documents}
+    assert texts == {name: document_files.expected_text(kind) for name, kind in kinds.items()}
+
+    (piped,) = load(["-"], io.BytesIO(document_files.docx())).documents
+    assert piped.text == document_files.DOCX_TEXT
 
 
 def rows(count: int, cell: str) -> bytes:
@@ -320,7 +323,7 @@ RUSSIAN = "В деревне жил мудрый человек, который 
 
 
 @pytest.mark.parametrize(
-    ("declared", "encoding", "text", "told"),
+    ("declared", "encoding", "text", "warning"),
     [
         ("utf-8", "utf-8", GERMAN, ""),
         ("utf-16", "utf-16", GERMAN, ""),
@@ -335,19 +338,19 @@ RUSSIAN = "В деревне жил мудрый человек, который 
     ],
 )
 def test_pages_are_decoded_by_the_encoding_that_fits_with_a_warning(
-    declared: str, encoding: str, text: str, told: str
+    declared: str, encoding: str, text: str, warning: str
 ) -> None:
     page = f"<!doctype html><html><head><meta charset={declared}></head><body><p>{text * 5}</p>"
-    found = read(page.encode(encoding), ".html")
-    assert found.text == (text * 5).strip()
-    assert found.about.warnings == (told,) * bool(told)
+    extracted = read(page.encode(encoding), ".html")
+    assert extracted.text == (text * 5).strip()
+    assert extracted.about.warnings == ((warning,) if warning else ())
 
 
 def test_a_damaged_page_in_utf8_stays_utf8() -> None:
     page = "<!doctype html><meta charset=utf-8><p>Grüße aus dem Süden".encode() + b"\xff."
-    found = read(page, ".html")
-    assert found.text == "Grüße aus dem Süden\ufffd."
-    assert found.about.warnings == ("declared utf-8, but characters that are not: 1",)
+    extracted = read(page, ".html")
+    assert extracted.text == "Grüße aus dem Süden\ufffd."
+    assert extracted.about.warnings == ("declared utf-8, but characters that are not: 1",)
 
 
 BROKEN = {
@@ -375,10 +378,11 @@ def test_broken_files_are_skipped_with_their_errors(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
     (tmp_path / "z.txt").write_text("fine")
     loaded = load([str(tmp_path)])
-    told = {Path(s.name).name: s.reason for s in loaded.skipped}
-    assert [d.name for d in loaded.documents] == ["z.txt"]
-    assert set(told) == set(BROKEN)
-    assert all(words in told[name] for name, (_, words) in BROKEN.items())
+    assert [document.name for document in loaded.documents] == ["z.txt"]
+    reasons = {Path(file.name).name: file.reason for file in loaded.skipped}
+    assert set(reasons) == set(BROKEN)
+    for name, (_, reason) in BROKEN.items():
+        assert reason in reasons[name]
 
 
 def test_entities_that_a_file_defines_are_read_and_bounded() -> None:
@@ -429,8 +433,8 @@ def test_a_missing_package_has_an_error_that_names_the_extra(
     ],
 )
 def test_formats_by_suffix_and_first_bytes(suffix: str, head: bytes, name: str | None) -> None:
-    found = format_of(suffix, head)
-    assert (found.name if found else None) == name
+    format_ = format_of(suffix, head)
+    assert (format_.name if format_ else None) == name
 
 
 def test_sections_begin_where_their_text_does() -> None:
@@ -468,11 +472,11 @@ HEADED = {
 
 @pytest.mark.parametrize(("text", "headings"), HEADED.items())
 def test_headings_of_markdown_are_those_that_are_shown(text: str, headings: list[str]) -> None:
-    found = markdown(text).about.sections
-    assert [section.heading for section in found] == headings
-    assert all(
-        text.startswith(s.heading.split()[0], s.start) or text[s.start] in "# " for s in found
-    )
+    sections = markdown(text).about.sections
+    assert [section.heading for section in sections] == headings
+    for section in sections:
+        first_word = section.heading.split()[0]
+        assert text.startswith(first_word, section.start) or text[section.start] in "# "
 
 
 @pytest.mark.parametrize(
