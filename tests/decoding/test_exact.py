@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
+from ngtcli.decoding.assistant import AssistantModel
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.exactness.layers import has_experts
 from ngtcli.decoding.exactness.numerics import NOT_EXACT
@@ -34,7 +35,14 @@ from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
 from tests.support.recording_reporter import RecordingReporter
 from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, rounded, rows_in_place, run
-from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply
+from tests.support.tiny_models import (
+    KnownHeads,
+    make_drafter,
+    make_hf,
+    make_target,
+    pack_layers,
+    supply,
+)
 
 pytestmark = pytest.mark.numeric
 
@@ -42,7 +50,7 @@ ROWS = 8
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_tiers() -> Iterator[None]:
+def few_rows_in_place() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PassRows, "rows_in_place", rows_in_place)
         # Layers by themselves are the subject of test_exactness.
@@ -117,7 +125,7 @@ def test_without_exact_the_same_drafts_change_tokens() -> None:
     assert retracted > 4
 
 
-DRAFTING = [method for method in method_names() if method not in ("draft-model", "none")]
+DRAFTING = [method for method in method_names() if method != "none"]
 
 
 @cache
@@ -139,13 +147,18 @@ def plain_answers() -> tuple[list[list[int]], list[tuple[int, Settings, list[int
 
 @pytest.mark.parametrize("method", DRAFTING)
 def test_every_method_may_draft_exactly(method: str) -> None:
-    """One drafter for all answers: what it was told of tentative tokens must not matter."""
+    """One drafter drafts for all answers, so that tentative tokens of one could harm the next."""
     texts, answers = plain_answers()
     supply(method, texts)
     pool = Pool(10_000, quotes=True)  # keeps answers whole
-    heads = KnownHeads(texts, ["eagle3", "medusa"])  # for `auto`
-    own = {"pool": pool, "masks": (9, 9), "heads": heads}
-    drafter = make_drafter(method, DraftSettings(learn_output=True, **own))
+    settings = DraftSettings(
+        learn_output=True,
+        pool=pool,
+        masks=(9, 9),
+        heads=KnownHeads(texts, ["eagle3", "medusa"]),  # for `auto`
+        assistant=AssistantModel(make_target("llama", vocab_size=12), Settings()),
+    )
+    drafter = make_drafter(method, settings)
     accepted = 0
     for seed, sampling, truth in answers:
         model = RoundingModel(seed, 120)
