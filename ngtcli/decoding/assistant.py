@@ -14,7 +14,7 @@ from ngtcli.errors import ModelError
 from ngtcli.system import reporting
 
 _EMPTY = DraftTree()
-_SPARE = 64  # KV positions after the prompt at first; a guess. More are made when needed
+_SPARE = 64  # KV positions after the prompt at first (guess: more are made when needed)
 
 
 class AssistantModel:

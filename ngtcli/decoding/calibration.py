@@ -12,11 +12,11 @@ from ngtcli.drafting.tree import chain
 from ngtcli.models.weights.trials import model_fingerprint
 from ngtcli.system.trials import Trial
 
-MOST_ROWS = 64  # of a pass that calibration times; a guess
+MOST_ROWS = 64  # of a pass that calibration times (guess)
 TIMES = 7
-LEAST_TIMES = 3  # passes of each of the fewest sizes: one alone may be disturbed; a guess
-FEWEST = 4  # sizes that are timed if `LONGEST_S` allows: 1, 4, 16 and 64 rows; a guess
-LONGEST_S = 10.0  # seconds that a large model's first calibration may take; a guess
+LEAST_TIMES = 3  # passes of each of the fewest sizes: one alone may be disturbed (guess)
+FEWEST = 4  # sizes that are timed if `LONGEST_S` allows: 1, 4, 16 and 64 rows (guess)
+LONGEST_S = 10.0  # seconds that a large model's first calibration may take (guess)
 
 
 def remembered_costs(model: TargetModel) -> Trial[dict[int, StoredCurve]]:

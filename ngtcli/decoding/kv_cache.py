@@ -35,7 +35,7 @@ CHUNK = 1024  # tokens of a prompt that one forward pass reads, and that are cac
 # Tokens in front of the window that sliding layers keep for rollbacks, where their slot has room.
 # Guess: more than a draft has, even where tentative tokens are taken back with it.
 _ROLLBACK = 256
-_WINDOWS_SHARE = 4  # tokens of a prompt for one that is saved in windows of its beginnings; guess
+_WINDOWS_SHARE = 4  # tokens of a prompt for one that is saved in windows of its beginnings (guess)
 _UNBOUNDED = 1 << 40  # tokens
 # Keys and values by layer, (1, heads, tokens, head_dim) each: of a chunk, or of a window.
 ChunkStates = Mapping[int, tuple[Tensor, Tensor]]

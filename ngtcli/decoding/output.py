@@ -12,7 +12,7 @@ from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.steps import OWN, Token
 from ngtcli.models.tokenizer import Detokenizer, Tokenizer
 
-MAX_PERIOD = 512  # tokens that repeat, at most; guess
+MAX_PERIOD = 512  # tokens that repeat, at most (guess)
 # Tokens of all repeats at least. Swept with `Settings.max_repeats` on 805 recorded answers, three
 # of which end in a loop, and on 740 texts by people. With 128 tokens, 3 to 8 repeats find in the
 # texts two with hundreds of zeros, 3 to 6 find the three loops; with 32 tokens, 6 find 27 texts.

@@ -36,11 +36,11 @@ from ngtcli.system.progress import sized
 from ngtcli.system.trials import device_and_threads, versions_and_cpu
 from ngtcli.words import reason_of
 
-WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a prompt; guess
-# The share for chunks of the memory that is free or that cached chunks take; a guess. Most is left
-# for the KV cache of the sequences that are being decoded.
+WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a prompt (guess)
+# The share of the free memory, including that of cached chunks, that chunks may take (guess). Most
+# is left for the KV cache of the sequences that are being decoded.
 _SHARE = 0.125
-_UNKNOWN = 1 << 30  # bytes that are cached where the free memory is not known; guess
+_UNKNOWN = 1 << 30  # bytes that are cached where the free memory is not known (guess)
 _FORMAT = 5
 PREFIXES = ArrayFile("prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33)
 _HEADER = 1 << 17  # bytes of a file's header: 500 layers, and the ids of a chunk

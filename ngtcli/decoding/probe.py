@@ -65,7 +65,7 @@ _END = 2304  # tokens of context up to which its end is probed: learned position
 # Kinds of RoPE whose frequencies depend on the longest sequence of a batch: sequences would change
 # each other.
 _ROPE_OF_LENGTH = {"dynamic", "longrope"}
-_BATCH_LENGTHS = 5, 9  # tokens of the two sequences that are tried in a batch; a guess
+_BATCH_LENGTHS = 5, 9  # tokens of the two sequences that are tried in a batch (guess)
 _EMPTY = DraftTree()
 
 # Families whose scores in float32 show Obstacle.STARTS_ANEW; rounding may hide it (tried: 0.03 to

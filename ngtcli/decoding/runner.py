@@ -23,7 +23,7 @@ from ngtcli.decoding.split_attention import (
 from ngtcli.models.hf import LongRope, PassAttention, attending, forward_parameters
 
 # Captured forward passes copy the keys of a window where there are this many times more keys in
-# all; guess: to copy one and to attend to it takes as long as attending to two or three.
+# all (guess: to copy one and to attend to it takes as long as attending to two or three).
 _GATHERS_FROM = 3
 
 

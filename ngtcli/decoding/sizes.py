@@ -14,8 +14,8 @@ _ROWS = {
     "cuda": (1, 8, 16, 32, 48, 64, 96, 128),
     "": (1, 2, 4, 8, 12, 16, 24, 32, 33, 40, 48, 64, 80, 96, 128),
 }
-_STEP = 64  # rows: larger forward passes are padded to a multiple of it; a guess
-# KV positions: the smallest capacity. Attention to fewer takes no time that counts; a guess.
+_STEP = 64  # rows: larger forward passes are padded to a multiple of it (guess)
+# KV positions: the smallest capacity. Attention to fewer takes no time that counts (guess).
 _MIN_CAPACITY = 256
 
 

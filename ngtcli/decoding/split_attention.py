@@ -22,7 +22,7 @@ from ngtcli.models.hf import AttentionCall, SingleAttention, attention_name
 SPLIT_FROM = 4096
 ALIGNED = 8  # query tokens are a multiple of it: the kernel wants masks that are aligned
 _BLOCKS = 128  # parts of all heads, read at the same time; derived: an H100 has 132 processors
-_MAX_DIFFERENCE = 0.05  # of outputs about 0.2 large, as rounding gives at most; guess
+_MAX_DIFFERENCE = 0.05  # of outputs about 0.2 large, as rounding gives at most (guess)
 # Families whose attention is a softmax of products, and nothing more.
 _FAMILIES = {"llama", "mistral", "mixtral", "gemma", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
 

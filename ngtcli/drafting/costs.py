@@ -76,7 +76,10 @@ class CostCurve:
         return float(self._over([rows], self._seconds)[0])
 
     def table(self, max_rows: int) -> Floats:
-        """Return the seconds of passes over 1 to at least `max_rows` rows, from a few steps ago."""
+        """Return the seconds of passes over 1 to at least `max_rows` rows.
+
+        The values may be a few steps old.
+        """
         if len(self._table) < max_rows or self._step - self._since >= CONFIG.table_age:
             self._table = self._over(range(1, max(max_rows, 65) + 1), self._seconds)
             self._since = self._step

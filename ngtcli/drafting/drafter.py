@@ -33,15 +33,18 @@ class Context:
     Attributes:
         ids: The token ids of the prompt.
         documents: The cached corpus of the documents in the prompt, None if it has none.
-        outside: The spans of prompt ids that are not in `documents`.
-        references: The spans of prompt ids that are documents.
+        outside: The token ids of each stretch of the prompt outside `documents`. Stretches overlap
+            the documents beside them by a few tokens. If the method drafts from documents, a
+            predicted text is the last of these stretches (`Prompt.with_prediction_as_document`).
+        references: The token ids of each document of the prompt, and of such a predicted text.
         tokenizer: The fingerprint of the tokenizer.
         vocabulary: The number of token ids that the model has logits for.
         free_nodes: Whether all forward passes have one shape, so that a node costs nothing.
         probes_count: Whether probes count against the budget of nodes.
         chains: Whether drafts must not have branches.
         private: Whether drafters must not draft from other sequences, nor learn for them.
-        predicted: The token ids of a text that the answer should resemble; it is not in the prompt.
+        predicted: The token ids of a text that the answer should resemble, which is not in the
+            prompt; empty if there is none, or if it is among `references`.
     """
 
     ids: Sequence[int]
@@ -124,7 +127,8 @@ class Room:
     """The bounds of a draft.
 
     Attributes:
-        nodes: The maximum number of nodes. Probes come in addition.
+        nodes: The maximum number of nodes, without probes, or with them if
+            `Context.probes_count`.
         forced: How many of the log's expected tokens a grammar forces. They precede the draft in
             the same forward pass: each costs a query token and is certain to be emitted.
     """
@@ -156,7 +160,7 @@ class Outcome:
             of the k nodes, probes included, best first. There are fewer columns if the vocabulary
             is smaller. None if the draft asked for none, or was not verified.
         stop: The last accepted node, after which the last token was chosen, ROOT if none was
-            accepted. None if the walk ended before the root of this tree.
+            accepted. None if the walk ended in the expected tokens before this draft.
         after: Returns the likeliest tokens after some nodes; valid until the next forward pass.
         rows: The number of query tokens of the forward pass, of all sequences.
         seconds: The duration of the forward pass, from its layout to the update of the cache; None
@@ -198,9 +202,10 @@ class Drafter:
     """A drafter, which proposes draft trees for one sequence at a time by `propose`.
 
     For each sequence: `begin` with its prompt; for every forward pass `propose` and `learn`; at the
-    end `close`. The log has the tokens of the sequence. Its last tokens may be expected tokens,
-    which can be taken back: a drafter that indexes tokens remembers a mark of the log (log.py).
-    After tokens were taken back, it drafts as if it had never seen them.
+    end `close`. The log has the tokens of the sequence. The last of them may be expected tokens,
+    such as those that a grammar forces: they are not emitted yet, and are taken back if the model
+    chooses others (log.py). So a drafter that indexes tokens remembers a mark of the log. After
+    tokens were taken back, it drafts as if it had never seen them.
 
     A drafter may remember what it has learned after the end of a sequence.
 
@@ -209,7 +214,7 @@ class Drafter:
         options: The options of the method.
 
     Attributes:
-        origins: The names of the sources of its drafts.
+        origins: The names of the origins of its drafts.
         drafts: False for a drafter that never proposes anything.
         heads: The learned heads that read the hidden states of the sequence.
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-# The likeliest tokens of a head's proposal that are read; a guess: growth takes the best of all
+# The likeliest tokens of a head's proposal that are read (guess: growth takes the best of all
 # sources.
 WIDTH = 16
 

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What its holder knows of a log: the first `length` tokens, as of the first `cuts` cuts.
+    """What its holder knows of a log: its first `length` tokens, as they were after `cuts` cuts.
 
-    The holder of `Mark()` knows nothing. That of `Mark(length)` knows the first tokens of a log
-    that was never cut, such as the tokens of its prompt.
+    The holder of `Mark()` knows nothing. The holder of `Mark(length)` knows the first tokens of a
+    log that was never cut, such as the tokens of its prompt.
     """
 
     length: int = 0
@@ -42,9 +42,9 @@ class TokenLog:
 
     Attributes:
         token_ids: The ids of all tokens. Only the methods of the log may change this list.
-        prompt_length: Number of tokens of the prompt.
-        emitted: Number of tokens emitted after the prompt.
-        origins: For each expected token, the name of its source.
+        prompt_length: The number of tokens of the prompt.
+        emitted: The number of tokens emitted after the prompt.
+        origins: For each expected token, the name of its origin.
     """
 
     def __init__(self, prompt: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ngtcli.system.json_form import json_key
 
-PREDICTED = "predicted"  # a text that the user says the answer is like
+PREDICTED = "predicted"  # a text that the user expects the answer to resemble
 OWN_TEXT = "own text"
 PROMPT = "prompt"
 POOL = "pool"
@@ -13,11 +13,11 @@ BACKGROUND = "background"
 SCORES = "scores"
 # The sources of `auto` that are asked order by order, in the order in which they are asked.
 SOURCES = (PREDICTED, OWN_TEXT, PROMPT, POOL, BACKGROUND, SCORES)
-DOCUMENT = "document"  # of those of the prompt's nodes that are in a document
-HEAD = "head"  # a learned one
+DOCUMENT = "document"  # a token of the prompt that is in one of its documents
+HEAD = "head"  # a learned head
 ORIGINS = (*SOURCES, DOCUMENT, HEAD)
-DRAFT = "draft"  # of a method with one source
-GRAMMAR = "grammar"  # what must follow by a grammar, whatever the method
+DRAFT = "draft"  # the only origin of a method that does not tell sources apart
+GRAMMAR = "grammar"  # a token that a grammar forces, whatever the method
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,14 @@ class HeadReport:
 class PolicyReport:
     """The decisions in a run of a drafter that sets its own budget, and their grounds.
 
-    `budgets` counts steps by their nodes, `stand_downs` counts the pauses of drafting. `came_true`
-    is the ratio of accepted to expected drafts, `trust` the same by the node's probability: above
-    1/2, above 1/4, …. `cost_s` are the seconds of a pass by its rows, `drafting_s` those of a
-    proposal. `heads` are the learned heads by their kind.
+    Attributes:
+        budgets: How many steps had drafts of each number of nodes.
+        stand_downs: How often drafting paused.
+        came_true: The ratio of accepted drafts to expected ones.
+        trust: The same ratio for nodes of a probability above 1/2, above 1/4, ….
+        drafting_s: The seconds of a proposal.
+        cost_s: The seconds of a forward pass by its rows.
+        heads: The reports on the learned heads by their kind.
     """
 
     budgets: Mapping[int, int]

@@ -29,24 +29,33 @@ from ngtcli.system.journal import LineFile
 QUOTE = CONFIG.quote
 TOKENS = CONFIG.pool_tokens
 _SCALE = CONFIG.tally_scale
-_MOST = (2**31 - 1) // (2 * _SCALE)  # observations that a tally has in a file; derived: int32
-_LOCK_S = 10.0  # longest wait for another process that writes; a guess
+# The most observations that a tally has in a file (derived: its numbers are int32).
+_MOST = (2**31 - 1) // (2 * _SCALE)
+_LOCK_S = 10.0  # longest wait for another process that writes (guess)
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True)
 class Pool:
-    """`answers` as arrays of ids, the newest last; `predicted` and `reached` are auto's tallies,
-    `factors` and `squares` the weights of its log-linear stage; None before anything was learned.
+    """The earlier answers of a model, and what `auto` has learned from them.
 
-    `new` are the answers that are not stored yet, of which the newest are kept as well.
+    Attributes:
+        limit: The maximum number of token ids.
+        quotes: Whether to keep the parts of answers that are in the prompt, too.
+        answers: The token ids of each answer, or of each kept part of one, the newest last.
+        tally_predicted: `EscapeTallies.predicted` without the rows of heads. This and the next
+            three are None before anything was learned.
+        tally_reached: `EscapeTallies.reached` without the rows of heads.
+        factors: The weights of the log-linear stage, as factors.
+        squares: Adagrad's sums of squares for these weights.
+        new: The answers that are not stored yet; the oldest are dropped beyond `limit`.
     """
 
     limit: int = TOKENS
     quotes: bool = False
     answers: list[Ints] = field(default_factory=list)
-    predicted: Floats | None = None
-    reached: Floats | None = None
+    tally_predicted: Floats | None = None
+    tally_reached: Floats | None = None
     factors: Floats | None = None
     squares: Floats | None = None
     new: list[Ints] = field(default_factory=list)
@@ -149,8 +158,8 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
         raise DamagedFileError("impossible weights")
     borders = np.flatnonzero(stream == SEPARATOR)
     pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
-    pool.predicted = predicted / _SCALE
-    pool.reached = reached / _SCALE
+    pool.tally_predicted = predicted / _SCALE
+    pool.tally_reached = reached / _SCALE
     if len(factors):
         pool.factors = factors.copy()
         pool.squares = squares.copy()
@@ -159,7 +168,7 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
 
 def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
     """Add the new answers to the file, which may have grown meanwhile. Raises OSError."""
-    if pool.predicted is None or pool.reached is None:
+    if pool.tally_predicted is None or pool.tally_reached is None:
         return
     private_folder(path.parent)
     lock = path.parent / "pools.lock"
@@ -170,16 +179,16 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
         answers = newest(stored.answers + pool.new, pool.limit)
         # Answers without the log-linear stage say nothing about its weights.
         learned = stored if pool.factors is None or pool.squares is None else pool
-        weight = _SCALE * np.minimum(1.0, _MOST / np.maximum(pool.reached.ravel(), 1e-9))
+        weight = _SCALE * np.minimum(1.0, _MOST / np.maximum(pool.tally_reached.ravel(), 1e-9))
         stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
         arrays: dict[str, Any] = {
             "stream": np.concatenate([np.zeros(0, np.int32), *stream]),
-            "predicted": np.floor(pool.predicted.ravel() * weight).astype(np.int32),
-            "reached": np.ceil(pool.reached.ravel() * weight).astype(np.int32),
+            "predicted": np.floor(pool.tally_predicted.ravel() * weight).astype(np.int32),
+            "reached": np.ceil(pool.tally_reached.ravel() * weight).astype(np.int32),
             "factors": np.zeros(0) if learned.factors is None else learned.factors,
             "squares": np.zeros(0) if learned.squares is None else learned.squares,
         }
         sizes = {"answers": str(len(answers)), "tokens": str(sum(map(len, answers)))}
         POOLS.write(path, arrays, {"model": model, **sizes})
-        lock.unlink(missing_ok=True)  # who waits for it sees that, and makes another
+        lock.unlink(missing_ok=True)  # A process that waits for it sees that, and makes another.
     pool.new = []

@@ -30,8 +30,8 @@ class Method:
         live: Whether it works only with a running model.
         costs: Whether it uses the measured costs of forward passes and the pool of earlier answers.
         masks: Whether it uses the mask tokens of the model.
-        options: The module of the dataclass `Options`, if it is not `module`: importing that one
-            may load numba.
+        options: The module of the dataclass `Options`, if it is not in `module`, because importing
+            `module` would load numba.
         batch: The function of `module` that returns the `Drafting` of a batch; "" if the drafters
             of a batch are independent.
         heads: Whether it drafts only from learned heads, of the kind that it is named after.
@@ -96,6 +96,8 @@ _LEARNED = Method(
     compiled=True,
 )
 _METHODS |= dict.fromkeys(("medusa", "hydra", "eagle", "eagle3", "dflash", "mtp"), _LEARNED)
+# The fields of DraftSettings that a method's text may set, as `trie:lp=4` does. The others are
+# objects, which no text can describe.
 _OBJECTS = ("assistant", "costs", "pool", "background", "heads", "masks")
 _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 
@@ -151,7 +153,7 @@ class MethodSpec:
         """Return this method, or its stand-in while the code of this one is compiled.
 
         If it is not compiled, this starts the compilation in another process, unless the result
-        could not be stored and this process ends soon. The answer does not depend on the method.
+        could not be stored and this process ends soon. Both methods give the same answer.
 
         Args:
             stays: Whether more answers follow in this process.
@@ -164,8 +166,12 @@ class MethodSpec:
         return parse_method(self.entry.stand_in, self.settings)
 
     def check(self) -> None:
-        """Raise UsageError if something is missing, as `build` does, without compiling anything."""
-        if not self.entry.options:
+        """Raise UsageError if something that the method needs is missing; compile nothing.
+
+        Methods with compiled loops are not checked here, because building them would compile:
+        `auto` needs nothing, and engine/checks.py checks learned heads.
+        """
+        if not self.entry.compiled:
             self.build()
 
 

@@ -20,13 +20,13 @@ class DraftTree:
 
     Attributes:
         tokens: The token id of each node.
-        parents: The index of each node's parent, -1 for a child of the root.
+        parents: The index of each node's parent, ROOT (-1) for a child of the root.
         probes: How many nodes at the end are probes. The model computes logits after them, which
             drafters learn from, but they are never accepted. They may repeat a sibling's token, and
             their parents may be drafts or probes.
-        origins: The source of each node, as an index into `names`. If it is empty, all nodes come
-            from the first of `names`.
-        names: The names of sources.
+        origins: The origin of each node, as an index into `names`. If it is empty, all nodes have
+            the first of `names` as their origin.
+        names: The names of the origins.
     """
 
     tokens: tuple[int, ...] = ()
@@ -44,11 +44,11 @@ class DraftTree:
         return len(self.tokens) - self.probes
 
     def origin(self, node: int) -> str:
-        """Return the name of a node's source."""
+        """Return the name of a node's origin."""
         return self.names[self.origins[node]] if self.origins else self.names[0]
 
     def drafts_of(self, origin: str) -> int:
-        """Count the drafts that come from a source.
+        """Count the drafts that have this origin.
 
         >>> DraftTree((7, 8), (-1, -1), origins=[0, 1], names=("a", "b")).drafts_of("b")
         1
@@ -83,7 +83,7 @@ class DraftTree:
 
         Args:
             front: The tokens of the chain.
-            origins: The source of each token of the chain.
+            origins: The name of the origin of each token of the chain.
 
         >>> chain([7]).below_chain([5, 6], ["a", "b"]).parents
         (-1, 0, 1)
@@ -106,7 +106,7 @@ class DraftTree:
         Args:
             node: The index of the node, which is not a probe.
             tokens: The tokens of the chain.
-            origin: Their source.
+            origin: The name of their origin.
 
         >>> DraftTree((1, 2), (-1, -1)).with_chain(0, [3, 4], "a").parents
         (-1, 0, 1, -1)
@@ -197,7 +197,7 @@ def in_depth_first_order(
 
     Args:
         tokens: The token id of each node.
-        parents: The index of each node's parent, -1 for the root.
+        parents: The index of each node's parent, ROOT for a child of the root.
         priority: A number for each node; among siblings the highest comes first.
     """
     return DraftTree(tuple(tokens), tuple(parents)).take(depth_first(parents, priority))
@@ -210,7 +210,7 @@ def depth_first(parents: Sequence[int], priority: Sequence[float]) -> list[int]:
     the right place in the cache.
 
     Args:
-        parents: The index of each node's parent, -1 for the root.
+        parents: The index of each node's parent, ROOT for a child of the root.
         priority: A number for each node; among siblings the highest comes first. Siblings of equal
             priority keep their order.
 
@@ -247,7 +247,7 @@ class Path:
     For example, nodes 2 and 3 have the tokens 5 and 6, and the model chooses 7 after them. The KV
     entries of both nodes stay. In exact decoding (decoding/exact.py) the logits after node 2 may
     be unusable. Then the token of node 2 is the last that is emitted, and becomes the root of the
-    next tree:
+    next tree. The next forward pass computes the KV entry of its root, so that none is kept here:
 
     >>> Path((2, 3), (5, 6, 7)).kept_nodes
     (2, 3)
@@ -270,7 +270,7 @@ def verify(tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path
 
     Args:
         tree: The tree. Its probes are never accepted.
-        choose: Returns the model's token after a node (-1: the root), given the tokens that this
+        choose: Returns the model's token after a node, or after ROOT, given the tokens that this
             walk has accepted. It is called once per node, so that no token is drawn twice.
     """
     children = {(tree.parents[node], tree.tokens[node]): node for node in range(tree.drafts)}

@@ -18,7 +18,7 @@ from ngtcli.system.machine import pick_device
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.drafting.registry import MethodSpec
 
-_MAX_TRIED_CHATS = 64  # chat settings with their system texts; a guess
+_MAX_TRIED_CHATS = 64  # chat settings with their system texts (guess)
 
 
 def check_session(settings: Settings, *, dry: bool = False) -> None:

@@ -102,7 +102,7 @@ class LocalSession(session.Session):
         self._assistant: AssistantModel | None = None
         self._masks: tuple[int, ...] = ()
         self._heads: HeadRows | None = None
-        self._compiled = lru_cache(maxsize=4)(Grammar)  # Many answers share one (4 is a guess).
+        self._compiled = lru_cache(maxsize=4)(Grammar)  # Many answers share one (4: guess).
         check_drafting(settings)  # This must precede the loading of anything large.
         use_threads(settings.model.threads)
         with reporting_to(self):

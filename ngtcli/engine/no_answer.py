@@ -9,7 +9,7 @@ from ngtcli.system import process
 PROMPT = "prompt"  # the finish reason of an answer that repeats the instructions
 REPETITION = "repetition"
 NOT_IN_DOCUMENTS = "not_in_documents"  # the finish reason if the built-in model was not asked
-_LEAST_WORDS = 3  # of a sentence: shorter ones are in answers by chance; a guess
+_LEAST_WORDS = 3  # of a sentence: shorter ones are in answers by chance (guess)
 _PLACE = re.compile(r"\{\w+\}")  # of documents and question in a template
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
 

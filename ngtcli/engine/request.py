@@ -13,7 +13,7 @@ from ngtcli.models.recommended import demonstration_limit
 from ngtcli.prompts.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
 from ngtcli.prompts.turns import Turn
 
-# Maximum length of a predicted answer in characters (a guess). It is about 250,000 tokens, whose
+# Maximum length of a predicted answer in characters (guess). It is about 250,000 tokens, whose
 # counts take 110 MB (derived from 7 nodes per token).
 MAX_PREDICTED = 1_000_000
 _PREDICTED_METHODS = ("auto", "trie", "llma")  # methods that draft from a predicted answer

@@ -3,7 +3,7 @@
 from ngtcli.config import Settings
 from ngtcli.engine.events import Ended
 
-_MIN_PLAIN_STEPS = 4  # fewer say too little about the cost of a plain forward pass; a guess
+_MIN_PLAIN_STEPS = 4  # fewer say too little about the cost of a plain forward pass (guess)
 
 
 def plain_decoding_s(settings: Settings, answer: Ended) -> float | None:

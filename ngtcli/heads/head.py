@@ -19,9 +19,9 @@ from ngtcli.drafting.guesses import Guessed
 from ngtcli.heads.files import Target
 from ngtcli.heads.rows import DraftRows, HeadPass, Sight
 
-_SIZES = (8, 64)  # the numbers of rows that captured passes are padded to (a guess)
-_BEAM = 8  # nodes of each depth that a plan continues from (a guess)
-# On a CPU a plan ends at a depth whose nodes have a lower probability in total (a guess).
+_SIZES = (8, 64)  # the numbers of rows that captured passes are padded to (guess)
+_BEAM = 8  # nodes of each depth that a plan continues from (guess)
+# On a CPU a plan ends at a depth whose nodes have a lower probability in total (guess).
 _UNLIKELY = 0.05
 _NOTHING = Guessed(np.empty((1, 0), np.int32), np.empty((1, 0)), np.empty((2, 0), np.int32))
 

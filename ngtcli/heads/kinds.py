@@ -134,7 +134,7 @@ KINDS = (
     ),
     _MTP,
 )
-_MAX_DEPTH = 64  # draft tokens in a row (a guess: published heads propose 16 at most)
+_MAX_DEPTH = 64  # draft tokens in a row (guess: published heads propose 16 at most)
 
 
 def load_head(

@@ -21,7 +21,7 @@ from ngtcli.heads.rows import HeadPass
 # The families of layers in published heads.
 _FAMILIES = {"llama": (LlamaConfig, LlamaDecoderLayer), "qwen3": (Qwen3Config, Qwen3DecoderLayer)}
 
-_MAX_LAYERS = 1000  # layers of a head (a guess: far more than any has)
+_MAX_LAYERS = 1000  # layers of a head (guess: far more than any has)
 
 
 def layer_config(fields: Mapping[str, Any], max_layers: int = _MAX_LAYERS) -> PreTrainedConfig:

@@ -16,7 +16,7 @@ from ngtcli.heads.files import HeadFiles, Target
 from ngtcli.heads.rows import HeadPass, Sight
 from ngtcli.models.hf import mtp_layer_in
 
-DEPTH = 4  # draft tokens in a row (a guess)
+DEPTH = 4  # draft tokens in a row (guess)
 
 
 class Mtp:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ngtcli.heads.head import Head
 
-_MAX_WAITING = 1024  # rows that may wait to be read (a guess: a chunk of a prompt)
+_MAX_WAITING = 1024  # rows that may wait to be read (guess: a chunk of a prompt)
 
 
 class HeadRows:

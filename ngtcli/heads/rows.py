@@ -11,7 +11,7 @@ from torch import Tensor
 from ngtcli.decoding.kv_cache import KVCache, PlannedCache
 from ngtcli.decoding.pass_plan import PassPlan
 
-# The KV positions of the first buffers (a guess): larger buffers need new captures.
+# The KV positions of the first buffers (guess): larger buffers need new captures.
 _MIN_CAPACITY = 4096
 
 

@@ -31,10 +31,10 @@ from ngtcli.system.files import read_bounded
 from ngtcli.system.yaml_file import SETTINGS_BYTES, parse_yaml, shown
 
 _CARD_SETTINGS = settings_where(Use.CARD)
-_MAX_LETTERS = 500  # letters of a text that are looked at (a guess)
-# Share of letters in foreign scripts above which a text counts as foreign (a guess).
+_MAX_LETTERS = 500  # letters of a text that are looked at (guess)
+# Share of letters in foreign scripts above which a text counts as foreign (guess).
 _FOREIGN_SHARE = 0.5
-_MAX_NAMES = 3  # texts that a message names (a guess)
+_MAX_NAMES = 3  # texts that a message names (guess)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _TOKENIZERS = (
 ).split()
 _PROJECTOR = "mmproj"  # prefix of GGUF files with the vision part of a multimodal model
 TEMPLATE_HINT = "Correct the chat template in the model's folder, or name another model (-m)."
-# Maximum bytes of one file of a tokenizer (a guess: the largest known has 35 MB).
+# Maximum bytes of one file of a tokenizer (guess: the largest known has 35 MB).
 LARGEST_JSON = 256_000_000
 HINT = "Give a folder with a transformers model, a GGUF file, a Hugging Face id, or -m builtin."
 

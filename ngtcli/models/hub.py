@@ -36,11 +36,11 @@ PREFERRED = tuple(name for file in SINGLE_FILES for name in (file, f"{file}.inde
 # (onnx, original), except parts of embedding models (1_Pooling) and additional_chat_templates.
 _SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "*.vocab", "*.tiktoken", "README.md"]
 _IGNORED_FILES = ["[!0-9a]*/*"]
-# Maximum size of an index of weights (a guess: the largest known have 10 MB).
+# Maximum size of an index of weights (guess: the largest known have 10 MB).
 _MAX_INDEX_BYTES = 100_000_000
-_PARALLEL_DOWNLOADS = 4  # (a guess)
-_MAX_IDS = 2000  # ids that are offered, and that a name is compared with (a guess)
-_HUB_TIMEOUT_S = 5.0  # for the hub's answer (a guess)
+_PARALLEL_DOWNLOADS = 4  # (guess)
+_MAX_IDS = 2000  # ids that are offered, and that a name is compared with (guess)
+_HUB_TIMEOUT_S = 5.0  # for the hub's answer (guess)
 _RETRY = "Run it again: it continues where it stopped."
 _FREE_SPACE = "Free space (ngt models list), or set HF_HOME to a folder on another disk."
 _WRITABLE = "Set HF_HOME to a folder that you can write to."

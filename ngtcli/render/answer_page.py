@@ -36,13 +36,14 @@ _TABLE_LEGEND = (
 )
 _FIRST_HUE = 205  # degrees: blue
 _HUE_STEP = 137.5  # degrees between two documents: the golden angle, which keeps all hues apart
-_MAX_DOCUMENT = 1_000_000  # characters; of a longer document, text far from all quotations is left
-# out. A guess: browsers lay out a few million characters within seconds.
-_CONTEXT = 20_000  # characters shown around each quotation of such a document; a guess
-_MAX_DOCUMENTS = 5_000_000  # characters of all documents; beyond, only text near a quotation is in
-# the page; a guess
-_MAX_QUOTE = 400  # characters, about, of a quotation in its box; a guess
-_MAX_TITLE = 200  # characters; a guess
+# Characters of a document. If it has more, text far from all quotations is left out (guess:
+# browsers lay out a few million characters within seconds).
+_MAX_DOCUMENT = 1_000_000
+_CONTEXT = 20_000  # characters shown around each quotation of such a document (guess)
+# Characters of all documents. After so many, the page has only the text near a quotation (guess).
+_MAX_DOCUMENTS = 5_000_000
+_MAX_QUOTE = 400  # characters, about, of a quotation in its box (guess)
+_MAX_TITLE = 200  # characters (guess)
 
 
 class Piece(NamedTuple):

@@ -11,8 +11,8 @@ from ngtcli.documents.quotes.sources import Source, Sources
 from ngtcli.render import terminal
 from ngtcli.render.sinks import Run
 
-_MAX_QUOTE = 120  # characters of a quotation in a list; a guess
-_MIN_QUOTE_COLUMNS = 16  # a quotation with less room is left out; a guess
+_MAX_QUOTE = 120  # characters of a quotation in a list (guess)
+_MIN_QUOTE_COLUMNS = 16  # a quotation with less room is left out (guess)
 
 
 def with_marks(runs: Sequence[Run], sources: Sources) -> list[Run]:

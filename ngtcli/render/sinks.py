@@ -16,10 +16,10 @@ from ngtcli.render.terminal import REVEALED_BEFORE, THOUGHT, drafted_style, pain
 if TYPE_CHECKING:
     from ngtcli.drafting.steps import Token
 
-# With at least this many cells to the border, a word is written before it is complete; a guess.
+# With at least this many cells to the border, a word is written before it is complete (guess).
 LONG = 24
 _FENCE = "```"
-_MAX_WORD = 80  # characters; the end of a longer word is not awaited; a guess
+_MAX_WORD = 80  # characters; the end of a longer word is not awaited (guess)
 _TAB = 8  # columns between the tab stops of terminals
 
 Run = tuple[str, str]  # text, and the origin of its style; "" for unstyled

@@ -20,7 +20,7 @@ from rich.text import Text
 from ngtcli.render.terminal import DIM, cell, reveal, to_tabs
 from ngtcli.system.json_form import dump_json
 
-_MIN_TEXT_WIDTH = 16  # cells of a column of text, before columns are left out; a guess
+_MIN_TEXT_WIDTH = 16  # cells of a column of text, before columns are left out (guess)
 _COLUMN_SPACE = 2  # cells after a column
 
 

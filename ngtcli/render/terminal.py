@@ -53,7 +53,7 @@ _JOINED = (
 )
 
 _WITHOUT_SPACES = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF))  # Thai to Khmer
-REVEALED_BEFORE = 16  # characters that decide whether the next one is needed; a guess
+REVEALED_BEFORE = 16  # characters that decide whether the next one is needed (guess)
 _RIGHT_TO_LEFT = "\u200f\u061c"  # marks of text from right to left
 _DIRECTIONAL = f"\u200e{_RIGHT_TO_LEFT}"
 # The beginning of the flag of a part of a country: a black flag, and its name in tags.

@@ -19,7 +19,7 @@ from ngtcli.system.files import PARTIAL, Stamp, home, key_of
 from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.words import counted
 
-# Age in seconds from which an unfinished file is taken to be left by a killed run (a guess).
+# Age in seconds from which an unfinished file is taken to be left by a killed run (guess).
 ABANDONED_S = 3600.0
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
@@ -114,8 +114,8 @@ STORES = (
 _STORE_OF_PART = {part: stored for stored in STORES for part in stored.parts.split()}
 # Files that are never evicted: the SQLite store, and locks (compiled.py names the last one, too).
 _NOT_EVICTED = (store.NAME, f"{store.NAME}-journal", "pools.lock", "compiling.lock")
-_FREED_DIVISOR = 10  # eviction frees a tenth of the limit, so that it is rare (a guess)
-_CHECK_DIVISOR = 20  # a twentieth of the limit may be written between two checks (a guess)
+_FREED_DIVISOR = 10  # eviction frees a tenth of the limit, so that it is rare (guess)
+_CHECK_DIVISOR = 20  # a twentieth of the limit may be written between two checks (guess)
 
 
 def store_of(path: Path, cache: Path) -> Store | None:

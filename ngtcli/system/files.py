@@ -26,10 +26,10 @@ from ngtcli.system import process
 
 PARTIAL = ".partial"  # suffix of files that are being written
 Kind = TypeVar("Kind")
-WRITER_WAIT_S = 5.0  # maximum wait for the first writer of a named pipe (a guess)
+WRITER_WAIT_S = 5.0  # maximum wait for the first writer of a named pipe (guess)
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-_CHUNK_BYTES = 1 << 20  # read at once if the size is not known (a guess)
-_KEY_DIGITS = 32  # hex digits of a key, 128 bits (a guess)
+_CHUNK_BYTES = 1 << 20  # read at once if the size is not known (guess)
+_KEY_DIGITS = 32  # hex digits of a key, 128 bits (guess)
 
 
 class DamagedFileError(Exception):

@@ -20,7 +20,7 @@ _LIMITS = (
     ("memory.high", "memory.current"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-MAX_THREADS = 1024  # (a guess) a larger number is the user's mistake
+MAX_THREADS = 1024  # (guess) a larger number is the user's mistake
 
 
 def pick_threads(threads: int = 0) -> int:

@@ -26,10 +26,10 @@ KEPT_WARM = "_NGT_KEPT_WARM"
 # Begins the error that ended such a server, to tell it from the warnings in its log.
 FAILED = "ngt: error: "
 # Within this many seconds, a second Ctrl-C is the same key press, or `timeout` signalling twice
-# (a guess).
+# (guess).
 AGAIN_S = 0.2
-WRITE_S = 2.0  # longest wait in seconds for a file that is being written (a guess)
-_HANDLER_S = 0.05  # seconds in which Python handles a Ctrl-C, if Python code runs (a guess)
+WRITE_S = 2.0  # longest wait in seconds for a file that is being written (guess)
+_HANDLER_S = 0.05  # seconds in which Python handles a Ctrl-C, if Python code runs (guess)
 _ENDING_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _WAKING_SIGNAL = signal.SIGURG  # ends a wait of the main thread; no other program sends it
 

@@ -205,12 +205,12 @@ def _filter(column: int, architecture: int) -> list[tuple[int, int, int, int]]:
 
 
 T = TypeVar("T")
-_WALL_PER_CPU = 10  # seconds on the clock for each processor second that is allowed (a guess)
+_WALL_PER_CPU = 10  # seconds on the clock for each processor second that is allowed (guess)
 _POLL_S = 0.25  # seconds between two looks at a fork
 # A fork that sleeps this long, in seconds, waits for a lock that another thread held when the
-# process forked, and that nobody releases in the fork (a guess).
+# process forked, and that nobody releases in the fork (guess).
 _MAX_ASLEEP_S = 1.0
-_MAX_FORKS = 3  # forks to try, since the next one may find the lock free (a guess)
+_MAX_FORKS = 3  # forks to try, since the next one may find the lock free (guess)
 # Python instructions after which an exception that was sent to this thread has surely been raised.
 _INSTRUCTIONS = 1000
 

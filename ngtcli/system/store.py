@@ -29,8 +29,8 @@ NAME = "ngt.db"
 DAMAGED = ".damaged"  # suffix of a file that was renamed because it was damaged
 ROW = 150  # bytes that a piece takes in the file beside its value, for 32-digit keys (measured)
 Value = TypeVar("Value")
-_WAIT_S = 10.0  # longest wait in seconds for another process that writes (a guess)
-_USE_INTERVAL_S = 86_400  # seconds until another use of a piece is recorded (a guess)
+_WAIT_S = 10.0  # longest wait in seconds for another process that writes (guess)
+_USE_INTERVAL_S = 86_400  # seconds until another use of a piece is recorded (guess)
 _DAMAGE_CODES = {  # SQLite's errors that mean a damaged or foreign file
     sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_CORRUPT,

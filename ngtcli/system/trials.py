@@ -20,7 +20,7 @@ from ngtcli.system.machine import busy
 from ngtcli.system.store import Kind
 
 Result = TypeVar("Result")
-_MAX_TRIES = 3  # measurements on a machine that is always busy (a guess)
+_MAX_TRIES = 3  # measurements on a machine that is always busy (guess)
 # Variables that set the precision of CUDA and its workspaces.
 _GPU_SWITCHES = (
     "NVIDIA_TF32_OVERRIDE",

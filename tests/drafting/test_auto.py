@@ -243,7 +243,9 @@ def test_an_answer_joins_the_pool_whose_counts_are_bounded() -> None:
 
 
 def test_a_drafter_begins_with_the_tallies_of_earlier_sessions() -> None:
-    pool = Pool(predicted=np.full(SHAPE, 300.0).ravel(), reached=np.full(SHAPE, 1000.0).ravel())
+    pool = Pool(
+        tally_predicted=np.full(SHAPE, 300.0).ravel(), tally_reached=np.full(SHAPE, 1000.0).ravel()
+    )
     drafter = Auto(DraftSettings(pool=pool), Options(trust=100))
     assert drafter.tallies.escape == pytest.approx(0.7)
     assert drafter.tallies.reached == pytest.approx(100.0)
@@ -256,7 +258,7 @@ SIZE = first_escapes().size
     ("predicted_size", "reached_size"), [(3, 3), (SIZE + 84, SIZE + 84), (SIZE, 1)]
 )
 def test_tallies_of_another_version_are_ignored(predicted_size: int, reached_size: int) -> None:
-    pool = Pool(predicted=np.ones(predicted_size), reached=np.ones(reached_size))
+    pool = Pool(tally_predicted=np.ones(predicted_size), tally_reached=np.ones(reached_size))
     escapes = Auto(DraftSettings(pool=pool)).tallies.escape
     assert escapes == pytest.approx(first_escapes(), abs=1e-3)
 
@@ -403,7 +405,7 @@ def step(policy: Policy, pause: Pause, chances: list[float], repeats: bool = Fal
         policy.skip()
         return None
     size, paying = policy.choose(np.array(chances))
-    policy.stand_downs += pause.learn(paying > 0)
+    policy.pauses += pause.learn(paying > 0)
     return size
 
 

@@ -166,7 +166,7 @@ def test_an_answer_without_the_stage_leaves_its_weights_in_the_pool() -> None:
     followed = DrafterRun(drafter, Context([1, 2, 3]))
     followed.emit([1, 2, 3])
     followed.close()
-    assert pool.predicted is not None
+    assert pool.tally_predicted is not None
     assert pool.factors is not None
     assert (pool.factors == 2.0).all()
     assert pool.squares is not None

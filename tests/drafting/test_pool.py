@@ -88,7 +88,7 @@ def test_what_is_not_stored_yet_is_bounded_as_well() -> None:
 
 
 def tallied(answers: list[list[int]]) -> Pool:
-    pool = Pool(predicted=np.full(6, 1.5), reached=np.full(6, 4.0))
+    pool = Pool(tally_predicted=np.full(6, 1.5), tally_reached=np.full(6, 4.0))
     for answer in answers:
         pool.add(answer, [])
     return pool
@@ -104,17 +104,17 @@ def test_a_pool_is_stored_and_the_answers_of_two_sessions_add_up(tmp_path: Path)
     one, other = tallied([[1, 2, 3]]), tallied([[4, 5]])
     save_pool(path, one, "tiny", 97)
     found = load_pool(path, 97, 100, False)
-    assert found.predicted is not None
-    assert found.predicted.tolist() == [1.5] * 6
+    assert found.tally_predicted is not None
+    assert found.tally_predicted.tolist() == [1.5] * 6
     save_pool(path, other, "tiny", 97)
     save_pool(path, one, "tiny", 97)  # nothing new in it
     assert contents(path) == [[1, 2, 3], [4, 5]]
     assert contents(path, 4) == [[4, 5]]
-    other.reached = np.full(6, 5.0)
+    other.tally_reached = np.full(6, 5.0)
     save_pool(path, other, "tiny", 97)  # its tallies are the last ones
     found = load_pool(path, 97, 100, False)
-    assert found.reached is not None
-    assert found.reached.tolist() == [5.0] * 6
+    assert found.tally_reached is not None
+    assert found.tally_reached.tolist() == [5.0] * 6
 
 
 def test_a_pool_without_weights_leaves_those_in_the_file(tmp_path: Path) -> None:
@@ -131,14 +131,14 @@ def test_a_pool_without_weights_leaves_those_in_the_file(tmp_path: Path) -> None
 
 def test_tallies_of_millions_of_tokens_are_stored_with_what_they_say(tmp_path: Path) -> None:
     path, pool = tmp_path / "x.pool.safetensors", tallied([[1, 2, 3]])
-    pool.predicted, pool.reached = np.full(6, 3e6), np.full(6, 12e6)
+    pool.tally_predicted, pool.tally_reached = np.full(6, 3e6), np.full(6, 12e6)
     save_pool(path, pool, "tiny", 97)
     found = load_pool(path, 97, 100, False)
-    assert found.predicted is not None
-    assert found.reached is not None
+    assert found.tally_predicted is not None
+    assert found.tally_reached is not None
     assert contents(path)
-    assert np.allclose(found.predicted / found.reached, 0.25)
-    assert found.reached.min() > 1e6
+    assert np.allclose(found.tally_predicted / found.tally_reached, 0.25)
+    assert found.tally_reached.min() > 1e6
 
 
 def learn_often(path: Path, number: int) -> None:
@@ -151,7 +151,7 @@ def learn_often(path: Path, number: int) -> None:
 
 def test_of_processes_that_learn_at_once_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "x.pool.safetensors"
-    save_pool(path, Pool(1000, predicted=np.zeros(6), reached=np.zeros(6)), "tiny", 97)
+    save_pool(path, Pool(1000, tally_predicted=np.zeros(6), tally_reached=np.zeros(6)), "tiny", 97)
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=learn_often, args=(path, n)) for n in range(6)]
     for process in processes:

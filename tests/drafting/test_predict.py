@@ -82,8 +82,8 @@ def test_predictions_that_fail_are_believed_less_in_later_answers() -> None:
     before = drafter.tallies.escape[0].copy()
     for at in range(0, 600, 100):
         emitted(other[at : at + 100], WORDS, pool)
-    assert pool.predicted is not None
-    drafter.tallies.restore(pool.predicted, pool.reached)
+    assert pool.tally_predicted is not None
+    drafter.tallies.restore(pool.tally_predicted, pool.tally_reached)
     assert (drafter.tallies.escape[0, 1] >= before[1] - 1e-9).all()
     assert drafter.tallies.escape[0, 1].sum() > before[1].sum()
 

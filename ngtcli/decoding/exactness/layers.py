@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_COMPARED = 1 << 17  # numbers of each layer and size; guess: ten times what shows a difference
-_MAX_SINGLE_ROWS = 8  # rows of each draw that are computed in the smallest size; guess
+_COMPARED = 1 << 17  # numbers of each layer and size (guess: ten times what shows a difference)
+_MAX_SINGLE_ROWS = 8  # rows of each draw that are computed in the smallest size (guess)
 
 
 def layers_are_invariant(hf: Any, sizes: Sequence[int]) -> bool:

@@ -32,13 +32,13 @@ from ngtcli.words import shortened
 
 __all__ = ["ITEMS", "KEY", "KEYS", "QUOTE", "STRING", "WHOLE", "bounded", "json_text", "refused"]
 
-# Bounds of values that have none of their own; guesses, of about a paragraph.
+# Bounds of values for which a schema sets none (guess: about a paragraph).
 STRING = 300  # characters
 QUOTE = 400  # characters
 ITEMS = 10  # of a list
 KEYS = 10  # of an object
 KEY = 40  # characters of a key
-# Schemas in a schema, once references are replaced; guesses, of about a second.
+# Bounds of the schemas within a schema, once references are replaced (guess: about a second).
 _MAX_PARTS = 1000
 _MAX_DEPTH = 40
 _OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -105,7 +105,7 @@ _ABOUT = {
     "contentEncoding",
     "contentMediaType",
 }
-_MIN_LIKENESS = 0.85  # of a word that is a mistyped keyword, as minLenght is one; guess
+_MIN_LIKENESS = 0.85  # of a word that is a mistyped keyword, as minLenght is one (guess)
 _IN_OTHER_WORDS = "Leave it out, or express it differently."
 
 

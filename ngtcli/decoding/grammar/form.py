@@ -24,8 +24,8 @@ from ngtcli.system.json_form import Schema, shape
 from ngtcli.system.yaml_file import shown
 from ngtcli.words import shortened
 
-_MOST_TEXT = 200_000  # characters of a schema; guess
-_LONGEST = 2000  # characters of an answer by a regular expression; guess
+_MOST_TEXT = 200_000  # characters of a schema (guess)
+_LONGEST = 2000  # characters of an answer by a regular expression (guess)
 # Answers by a pattern are tried with the tokens of the built-in model, an example of words.
 _WORDS = str(BUILTIN_PATH / "tokenizer.json")
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}

@@ -17,7 +17,7 @@ from ngtcli.system.yaml_file import shown
 # Numbers without a bound of their own have one of 15 digits: every JSON reader keeps these.
 WHOLE = 10**15 - 1  # the largest
 LARGEST = 2**53 - 1  # of bounds that are given; derived: float64 holds all whole numbers up to it
-_LONGEST = 100_000  # characters, items or keys, above the room of any answer; guess
+_LONGEST = 100_000  # characters, items or keys, above the room of any answer (guess)
 _LOWER = ("minimum", "exclusiveMinimum")
 _UPPER = ("maximum", "exclusiveMaximum")
 NUMERIC = (*_LOWER, *_UPPER, "multipleOf")

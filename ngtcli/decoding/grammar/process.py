@@ -22,11 +22,11 @@ from ngtcli.decoding.grammar.matcher import in_a_line, library
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.words import reason_of
 
-_SECONDS = 10.0  # of processor time that all grammars of one form may take; guess
-_WALL = 10  # seconds on the clock for each of the processor; guess
-_START_S = 5.0  # of processor time for the start of a process; guess
-_MEMORY = 2_000_000_000  # bytes of addresses of a process; guess, 40 times what is usual
-_PROCESSES = 2  # guess: strangers' schemas do not wait for that of one who sent a large one
+_SECONDS = 10.0  # of processor time that all grammars of one form may take (guess)
+_WALL = 10  # seconds on the clock for each of the processor (guess)
+_START_S = 5.0  # of processor time for the start of a process (guess)
+_MEMORY = 2_000_000_000  # bytes of a process's address space (guess: 40 times what is usual)
+_PROCESSES = 2  # at once (guess: other users' schemas do not wait for one user's large schema)
 _CODE = (
     "import sys; memory = int(sys.argv[1]); sys.path[:] = sys.argv[2:]\n"
     "sys.dont_write_bytecode = True\n"
@@ -108,7 +108,7 @@ class CompileProcess:
             return 0
         self._process = None
         try:
-            code = process.wait(0.2)  # one that crashed is gone by then; guess
+            code = process.wait(0.2)  # one that crashed is gone by then (guess)
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()

@@ -21,7 +21,7 @@ from ngtcli.system.json_form import Schema
 # Pieces of documents that are compiled, 160,000 characters of English; a piece takes 10 µs and 11
 # of the million units that llguidance gives a grammar (measured).
 MOST_PIECES = 60_000
-MOST_QUOTATIONS = 5  # in an answer of quotations alone; guess
+MOST_QUOTATIONS = 5  # in an answer of quotations alone (guess)
 _BETWEEN = "\x01"  # a piece between documents, which no quotation holds
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n\s*")
 _APART = re.compile(f"[{UNSPACED}]")

@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 # Bytes of the stack. Less than any thread has that compiles the grammar later, in the process of
 # the model: what passes here does not overflow there.
 _STACK = 1 << 20
-_IDLE_S = 120  # after which the process ends; guess
-# Answers that are tried by a pattern, and their tokens; guesses, 20 ms of usual patterns.
+_IDLE_S = 120  # after which the process ends (guess)
+# How many answers are tried with a pattern, and their tokens (guess: 20 ms for usual patterns).
 _WALKS = 2
 _STEPS = 150
 

@@ -30,9 +30,9 @@ from ngtcli.drafting.auto import NAME
 from ngtcli.system import compiled
 from ngtcli.system.files import private_folder
 
-MAX_ATTEMPTS = 3  # processes that end too soon, after which a run compiles by itself; a guess
-MAX_CPU_S = 600  # processor seconds, about 20 times what it takes; a guess
-MAX_S = 3600  # seconds on a busy machine; a guess
+MAX_ATTEMPTS = 3  # processes that end too soon, after which a run compiles by itself (guess)
+MAX_CPU_S = 600  # processor seconds, about 20 times what it takes (guess)
+MAX_S = 3600  # seconds on a busy machine (guess)
 ROOM = 16_000_000  # bytes that must be free to store all functions, which take 3.5 MB (measured)
 
 

@@ -61,7 +61,8 @@ _REMEMBERED = 1024
 class LearnedStep:
     """Tokens `start` to `end` of the log, which were learned at once, and the state before them.
 
-    `changes` and `weight_changes` are what the tokens taught; the other fields are those of Auto.
+    `changes` and `weight_changes` are what the tokens taught; `matches` were those of the sources,
+    and the other fields those of Auto.
     """
 
     start: int
@@ -105,13 +106,15 @@ class Auto(Drafter):
         self.sources = Sources(resources, heads_only, self.weights)
         self._log: TokenLog | None = None  # of the sequence, once something was drafted or learned
         self._mark = Mark()
-        self._length = 0  # tokens of the log that are learned
+        self._length = 0  # How many tokens of the log are learned.
         self._steps = deque[LearnedStep](maxlen=_REMEMBERED)
-        self._growth: Growth | None = None  # what this step's draft was taken from
-        self._searched = 0  # nodes that this step's search was to find
-        self._nodes_paid = _MAX_NODES  # nodes that paid last
-        self._last_probability = 0.0  # usual probability of the last node of a full tree
-        # Of late steps: passes' seconds and tokens emitted, at first those of a plain one.
+        self._growth: Growth | None = None  # The search that this step's draft was taken from.
+        self._searched = 0  # The maximum number of nodes of this step's search.
+        self._nodes_paid = _MAX_NODES  # How many nodes the last draft had.
+        # Running mean of the probability of a tree's last node, 0 for a tree that is not full.
+        self._last_probability = 0.0
+        # Decaying sums over the last steps: the seconds of their forward passes, and the tokens
+        # that they emitted. They start as those of one plain step.
         self._pace_s = 0.0
         self._pace_tokens = 1.0
         self._children = CONFIG.children
@@ -130,8 +133,9 @@ class Auto(Drafter):
         self.sources.start(context)
         self._children = 1 if context.chains else CONFIG.children
         if context.chains:
-            # A tree has room for both. Measured on recordings, steps of chains of at most 16:
-            # summarization 1% less, the built-in model 3% less, RAG and questions the same.
+            # A chain has room for only one of two equally frequent continuations: this takes the
+            # first in the prompt. Measured on recordings with chains of at most 16 nodes: 1% fewer
+            # steps for summaries, 3% fewer for the built-in model, as many for RAG and questions.
             self.sources.prompt.prefer_first()
         self._mark = Mark(len(context.ids))
         self._length = len(context.ids)
@@ -162,11 +166,11 @@ class Auto(Drafter):
         self._log = None
         if log is not None:
             self.sync(log)
-            self._log = None
+            self._log = None  # `sync` has set it again.
         self.sources.end()
         if keep and log is not None and log.emitted and self.pool is not None:
             prompt = log.token_ids[: log.prompt_length]
-            self.pool.predicted, self.pool.reached = self.tallies.stored
+            self.pool.tally_predicted, self.pool.tally_reached = self.tallies.stored
             weights = self.weights.stored
             if weights is not None:  # an answer without the stage leaves what it learned before
                 self.pool.factors, self.pool.squares = weights
@@ -322,8 +326,9 @@ def propose_together(
         drafter.search(log, room) for drafter, log, room in zip(drafters, logs, rooms, strict=True)
     ]
     searched = [probabilities for probabilities in searches if probabilities is not None]
-    certain = len(drafters) + sum(room.forced for room in rooms)
-    shares = iter(share(searched, certain, policy))
+    # Each sequence emits a bonus token, and what its grammar forces.
+    certain_tokens = len(drafters) + sum(room.forced for room in rooms)
+    shares = iter(share(searched, certain_tokens, policy))
     drafts: list[Draft] = []
     for drafter, probabilities in zip(drafters, searches, strict=True):
         if probabilities is None:
@@ -333,7 +338,7 @@ def propose_together(
         drafts.append(drafter.take(nodes))
         if policy is not None:
             pays = paying > 0 or policy.drafts_cheaply(len(drafters))
-            policy.stand_downs += drafter.rest_unless(pays)
+            policy.pauses += drafter.rest_unless(pays)
     if searched:
         shared.note_search(time.perf_counter() - started)
     return drafts

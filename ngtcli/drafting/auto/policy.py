@@ -45,14 +45,14 @@ class Policy:
         self.drafting_s = 0.0
         self._proposals = 0
         self._trials = 0
-        self._plain = 0  # steps since one with drafts
+        self._plain = 0  # steps since the last one that had drafts
         self.start(curve)
 
     def start(self, curve: CostCurve) -> None:
         """Begin a run: keep the costs, and forget the counts of the previous sequence."""
         self.curve = curve
         self.budgets: Counter[int] = Counter()
-        self.stand_downs = 0  # pauses that have begun
+        self.pauses = 0  # pauses that have begun
         self.tally = np.zeros((2, CONFIG.bins))
         self._age = 0  # steps since the tally faded
 
@@ -91,8 +91,9 @@ class Policy:
     def _explore(self, probabilities: Floats, best: int, pays: bool, sequences: int) -> int:
         """Return `best`, or sometimes another size, to discover a wrongly measured cost.
 
-        If drafts pay off, this is twice the nodes, the best number by the calibrated costs, or
-        none. Otherwise, after many plain steps, it is the best by those costs, or 2 to 16 nodes.
+        If drafts pay off, every few proposals try in turn no nodes, about twice `best`, and the
+        best number by the calibrated costs. Otherwise, after many plain steps, one tries the best
+        number by those costs, or 2 to 16 nodes.
         """
         self._proposals += 1
         turn, off = divmod(self._proposals, CONFIG.exploration)
@@ -109,7 +110,7 @@ class Policy:
         return min(len(probabilities), self.curve.filled(size) if size else 0)
 
     def learn_drafting(self, seconds: float) -> None:
-        """Learn the seconds that a proposal took; the first is slower than all others."""
+        """Learn the seconds that a proposal took; the first one is slower than the others."""
         before = self.drafting_s or min(seconds, CONFIG.first_drafting_s)
         self.drafting_s = averaged(before, seconds, CONFIG.drafting_rate)
 
@@ -118,7 +119,7 @@ class Policy:
         accepted, expected = self.tally.sum(axis=1)
         return PolicyReport(
             budgets=dict(self.budgets),
-            stand_downs=self.stand_downs,
+            stand_downs=self.pauses,
             came_true=float((accepted + 1) / (expected + 1)),
             trust=tuple(map(float, trust_of(self.tally))),
             drafting_s=self.drafting_s,

@@ -14,8 +14,8 @@ Spans = Sequence[tuple[int, int]]
 # Last tokens of a prompt that can be taken back; 216 bytes each. Guess: a question is shorter, and
 # a conversation only grows.
 _TAIL = 4096
-_SHORT = 1024  # tokens of a prompt that is not kept: it is counted in a few milliseconds; a guess
-_KEPT = 2  # prompts; a guess: two documents that are asked about in turns
+_SHORT = 1024  # tokens of a prompt that is not kept: it is counted in a few milliseconds (guess)
+_KEPT = 2  # prompts (guess: two documents that are asked about in turns)
 
 
 class PromptCounts:

@@ -18,7 +18,7 @@ from ngtcli.drafting.drafter import Context, DraftSettings
 
 Floats = npt.NDArray[np.float64]
 # Rows at which the cost of a pass over several sequences is learned, with those that calibration
-# measures over one; a guess.
+# measures over one (guess).
 _ROWS = (96, 128, 192, 256, 384, 512, 1024)
 
 
@@ -79,7 +79,7 @@ class Shared:
             return self._tallies
         tallies = EscapeTallies(first_escapes(heads), self._options.trust, heads)
         if pool is not None:
-            tallies.restore(pool.predicted, pool.reached)
+            tallies.restore(pool.tally_predicted, pool.tally_reached)
             self._tallies = tallies
         return tallies
 

@@ -17,7 +17,7 @@ from ngtcli.drafting.tries.counts import NONE
 
 Floats = npt.NDArray[np.float64]
 FITTED = Path(__file__).parent / "stage_weights.json"  # stage_weights.md says how it was made
-_MIN_TABLE = 1 << 10  # slots of a table of pairs of tokens; a guess
+_MIN_TABLE = 1 << 10  # slots of a table of pairs of tokens (guess)
 
 
 def neutral_weights() -> Floats:

@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.int32]
 PARAGRAPH = "\n"
 LONGEST = 6  # words of a phrase; derived: contexts of `auto` have 6 tokens
 MOST_PACKED = 4_000_000  # bytes of a file; derived: what may ship
-MOST = 64_000_000  # bytes of its text, and of what reading it may take; a guess
+MOST = 64_000_000  # bytes of its text, and of what reading it may take (guess)
 PARAGRAPH_MARK = "\\n"
 
 

@@ -27,9 +27,12 @@ from ngtcli.drafting.tree import DraftTree, chain
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """The maximum tokens of an n-gram, of a draft, and of the history for contexts.
+    """The options, with the chapter's defaults.
 
-    The defaults are those of the chapter.
+    Attributes:
+        max_order: The maximum number of tokens of an n-gram: a context and its follower.
+        draft_count: The maximum number of tokens of a draft.
+        max_history: The maximum number of tokens of a context.
     """
 
     max_order: int = option(4, 2, 64)
@@ -42,8 +45,9 @@ class Akunu(Indexed):
 
     def clear(self, context: Context) -> None:
         self._longest = min(self.options.max_order - 1, self.options.max_history)
-        self._counts: dict[tuple[int, ...], dict[int, int]] = {}  # of followers, by context
-        self._best: dict[tuple[int, ...], int] = {}  # context -> its most frequent follower
+        # For each context how often each token followed it, and its most frequent follower.
+        self._counts: dict[tuple[int, ...], dict[int, int]] = {}
+        self._best: dict[tuple[int, ...], int] = {}
 
     def index(self, start: int) -> None:
         """Count each token after the contexts that end before it."""

@@ -11,7 +11,8 @@ column i are below its i-th node, so the branch is a tree of probes. As in the a
 the window starts with random tokens of the prompt, gains a level per step until it has all, moves
 by one column per step however many tokens were accepted, and the pool has the `guess_set_size`
 newest n-grams per first token, of one prompt. Their code never accepts an n-gram's last token; here
-verification decides. Defaults are the paper's for 7B models; LADE's own examples use 5, 7, 7.
+verification decides. Defaults are the paper's for 7B models; LADE's own examples have `level` 5,
+`window_size` 7 and `guess_set_size` 7.
 """
 
 import random
@@ -87,10 +88,10 @@ class Lookahead(Drafter):
         return tokens, parents
 
     def learn(self, log: TokenLog, outcome: Outcome) -> None:
-        """Add the newest guess of each column, pool complete n-grams, move the window."""
+        """Add a guess to each column, add complete n-grams to the pool, and move the window."""
         tree = outcome.tree
         if outcome.top is None or tree.probes != self._proposed.probes:
-            return  # the window was cut, since the context is nearly full
+            return  # The window was cut, because the context is nearly full.
         # Drafts, which precede the probes, may be cut.
         shift = len(tree) - len(self._proposed)
         best = outcome.top[:, 0].tolist()

@@ -10,8 +10,8 @@ What decides drafts, as in the source:
 - The k matches are the first in the order of the suffix array, that is by token ids, not by place.
 - Drafts come from the corpus alone, never from prompt or output.
 - The released code then removes nodes: it adds up, over all nodes, the number of distinct tokens on
-  the path to each, and drops the nodes with the most until the sum is at most `choices`. Of one
-  match all 10 nodes are left, of two different ones 15 of 20. `cut=false` omits this, as the paper
+  the path to each, and drops the nodes with the most until the sum is at most `choices`. With one
+  match all 10 nodes stay, with two different ones 15 of 20. `cut=false` omits this, as the paper
   does.
 
 What differs:
@@ -58,7 +58,7 @@ class Options(MethodOptions):
 
 
 class Rest(Drafter):
-    """A drafter with a datastore, which is opened again only for another tokenizer."""
+    """A drafter with a datastore, which is loaded again only if the tokenizer changes."""
 
     _datastore: Corpus | None = None
     _tokenizer = ""

@@ -3,18 +3,19 @@ Parallel Auto-Correct Decoding").
 
 The target model itself is tuned to fill mask tokens: below a token with k masks the row of mask i
 guesses the token that follows i places after the next one. Guessing and verification share a pass:
-k masks hang in a chain below the last token and below every drafted one, each at the position of a
-token of a continuation, so whichever draft token is the last accepted, the guesses for the next
-step are there. Masks are probes: scored, never accepted. A mask that the model chooses by itself is
-a token like others, as in its own `generate`.
+a chain of k masks is below the last token and below every drafted one. So whichever drafted token
+is the last accepted, the pass has guesses of the tokens after it. Masks are probes: they are
+scored, never accepted. If the model itself chooses a mask token, that is a token like others, as in
+its own `generate`.
 
 As in the authors' code (github.com/cteant/SPACE) the draft is the chain of each mask's likeliest
-token: (k + 1)² rows a pass. With sampling, too: theirs draws guesses and accepts by rejection; here
-verification decides, for the text must not depend on drafts. `nodes` drafts the likeliest nodes of
-a tree instead, whose branches have the product of their tokens' probabilities, and `masked` hangs
-masks below the root and so many of the likeliest nodes only. If probes share the budget, as in
-exact passes, masks hang below as many as there is room for. Behind a node without masks the
-guesses are those of the nearest above it that has some.
+token, so that a pass has (k + 1)² rows. This holds with sampling, too: their code draws guesses and
+accepts by rejection; here verification decides, because the text must not depend on drafts. The
+option `nodes` drafts the likeliest nodes of a tree instead, where the probability of a node is the
+product of the probabilities on its path. With `masked`, only the root and that many of the
+likeliest nodes have masks below them. If probes share the budget, as in exact passes, as many nodes
+have masks as there is room for. After a node without masks the guesses are those of the nearest
+node above it that has some.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +32,12 @@ from ngtcli.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """The nodes of a tree (0: the chain of the source), and how many have masks (0: all)."""
+    """The options.
+
+    Attributes:
+        nodes: The maximum number of nodes of a tree; 0: draft a chain, as the authors' code does.
+        masked: How many of the likeliest nodes have masks below them; 0: all.
+    """
 
     nodes: int = option(0, 0, 256)
     masked: int = option(0, 0, 256)
@@ -94,11 +100,11 @@ def likeliest_nodes(
 
     Args:
         guessed: The guesses; row d applies to all nodes of depth d, whatever leads to them.
-        nodes: The number of nodes.
-        width: The number of tokens of each row that are read.
+        nodes: The maximum number of nodes.
+        width: How many tokens of each row are read.
 
     Returns:
-        Tokens, parents, and the probabilities of the paths.
+        The tokens, the parents, and the probabilities of the paths.
     """
     tokens: list[int] = []
     parents: list[int] = []
@@ -122,7 +128,7 @@ def likeliest_nodes(
 
 
 def with_masks(tree: DraftTree, nodes: Iterable[int], masks: Sequence[int]) -> DraftTree:
-    """Add to a tree without probes a chain of masks below each of some nodes, or the root.
+    """Add masks to a tree without probes: a chain of them below each of `nodes`, or below ROOT.
 
     >>> tree = with_masks(DraftTree((5,), (-1,)), [-1, 0], [9, 9])
     >>> tree.tokens, tree.parents, tree.probes
@@ -143,10 +149,10 @@ def with_masks(tree: DraftTree, nodes: Iterable[int], masks: Sequence[int]) -> D
 
 
 def masks_after(tree: DraftTree, stop: int) -> list[int]:
-    """Return the masks whose rows guess the tokens after the one chosen after node `stop`.
+    """Return the masks whose rows guess what follows the token that was chosen after node `stop`.
 
-    They are below that node, or else below the nearest node above it that has masks. Then as many
-    of them as there are nodes in between are left out.
+    These masks are below that node, or else below the nearest node above it that has masks. In this
+    case the first ones are left out, one for each step up.
 
     >>> tree = with_masks(DraftTree((5, 6), (-1, 0)), [-1, 0], [9, 9])
     >>> masks_after(tree, -1), masks_after(tree, 0), masks_after(tree, 1)

@@ -8,10 +8,10 @@ most `max_spec_factor` times it). The draft with the larger expected number of a
 - Options have vLLM's names and defaults; `tree` is the library's `use_tree_spec`, which vLLM leaves
   off. `max_spec_tokens` bounds a draft below the budget; with 0 only the budget does.
 - The pattern has `max_tree_depth` tokens, and the library matches one token less.
-- The global tree outlives a prompt; it contains outputs, never prompts. `max_cached_requests` = 0
-  turns it off, -1 sets no limit; else the oldest outputs are dropped. A private text has one of its
-  own.
-- Where tokens are taken back, the request is started again, with what is left of its output.
+- The global tree outlives a prompt; it contains outputs, never prompts. `max_cached_requests` is
+  the number of outputs in it, beyond which the oldest are dropped; 0 turns the tree off, -1 sets no
+  limit. A private text has a global tree of its own.
+- If tokens are taken back, the request is started again with the rest of its output.
 """
 
 from dataclasses import dataclass

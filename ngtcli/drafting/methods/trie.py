@@ -1,18 +1,20 @@
 """N-Gram Trie Speculative Decoding (EMNLP 2025, section 3.2): drafts from the context's trie.
 
 The prefix is the longest suffix of the text, at most lp tokens, that has a continuation in the
-trie. The draft is the subtree below it, pruned to the `budget` nodes of the highest frequency. The
+trie. The draft is the subtree below it, pruned to the `budget` nodes of the highest frequency, as
+the paper counts it (`_grow`). The
 paper leaves ties open: here the shallower node is first, then the one found first.
 
 The trie of the context consists of the corpus of the documents (cached), that of the rest of the
 prompt (made here) and, with `learn_output`, a trie of the output, which grows. A sequence's
-frequency is the sum over all, as in one trie of the context.
+count is the sum over all, as in one trie of the context.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, merge
+from typing import Any
 
-from ngtcli.drafting.drafter import Context
+from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.indexed import Indexed
 from ngtcli.drafting.tree import DraftTree, in_depth_first_order
 from ngtcli.drafting.tries.corpus import NOWHERE, build
@@ -105,14 +107,23 @@ def _falling(child: Child) -> int:
 class TrieDrafter(Indexed):
     """The paper's method; with `learn_output` it also drafts from the output so far."""
 
+    def __init__(self, settings: DraftSettings, options: Any) -> None:
+        super().__init__(settings, options)
+        self._documents = _NOTHING
+        self._outside = _NOTHING
+        self._output = GrowingTrie(settings.n)
+
     def clear(self, context: Context) -> None:
         n = self.settings.n
         self._documents = context.documents or _NOTHING
         self._outside = build(context.outside, n) if context.outside else _NOTHING
         last = tuple(context.outside[-1]) if context.outside else ()
-        # If the prompt ends inside a document the output starts another text.
-        goes_on = last == tuple(context.ids[len(context.ids) - len(last) :])
-        self._output = GrowingTrie(n, last if goes_on and self.settings.learn_output else ())
+        # The output continues the last text outside the documents if the prompt ends in that text.
+        # It is a text of its own if the prompt ends in a document, or if the last text outside is a
+        # prediction, which is not in the prompt.
+        prompt_ends_in_last = last == tuple(context.ids[len(context.ids) - len(last) :])
+        continues_last = prompt_ends_in_last and self.settings.learn_output
+        self._output = GrowingTrie(n, last if continues_last else ())
 
     def index(self, start: int) -> None:
         """Count the tokens of the output."""
@@ -155,6 +166,8 @@ class TrieDrafter(Indexed):
             nonlocal pushed
             for token, count, match in siblings:
                 pushed += 1
+                # The paper's frequency: it counts an occurrence once for each window of n tokens
+                # that has all of it, and its first token among the first lp.
                 frequency = count * min(lp, n - level + 1)
                 heappush(heap, (-frequency, level, pushed, token, parent, match, siblings))
                 return
@@ -194,19 +207,20 @@ class TrieDrafter(Indexed):
             yield from in_documents
             return
 
-        # Of each token outside the documents: its first place, and its child in the prompt.
-        near = {
+        # For each token that follows outside the documents: its first place there, and where the
+        # sequence with it is in the rest of the prompt.
+        places = {
             token: (first, child) for token, first, child in self._outside.below(outside, depth)
         }
         for first, (token, node) in enumerate(output_children.items(), len(self._outside.stream)):
-            if node.count:
-                near.setdefault(token, (first, NOWHERE))
-        near_children: list[Child] = []
-        for token, (_, in_prompt) in sorted(near.items(), key=lambda item: item[1][0]):
+            if node.count:  # 0: it occurs only in the tokens before the output
+                places.setdefault(token, (first, NOWHERE))
+        children: list[Child] = []
+        for token, (_, in_rest) in sorted(places.items(), key=lambda item: item[1][0]):
             in_document = self._documents.child(documents, depth, token)
             in_output = output_children.get(token)
-            count = len(in_document) + len(in_prompt) + (in_output.count if in_output else 0)
-            near_children.append((token, count, (in_document, in_prompt, in_output)))
-        near_children.sort(key=_falling)
-        others = (child for child in in_documents if child[0] not in near)
-        yield from merge(near_children, others, key=_falling)
+            count = len(in_document) + len(in_rest) + (in_output.count if in_output else 0)
+            children.append((token, count, (in_document, in_rest, in_output)))
+        children.sort(key=_falling)
+        others = (child for child in in_documents if child[0] not in places)
+        yield from merge(children, others, key=_falling)

@@ -7,8 +7,8 @@ draft is a chain: a value of the longest key that is a suffix of the text.
 What decides drafts, all as in the source:
 
 - Each update starts `max_draft_len` + `max_matching_ngram_size` - 1 tokens before the end of the
-  last one, so that values cut by the end of the text are added again, longer. The shorter values of
-  their keys are then dropped, whatever text they came from.
+  last one, so that values that the end of the text cut short are added again, longer. The shorter
+  values of their keys are then dropped, whatever text they came from.
 - The drop removes entries of a list while iterating over it and so skips the entry after each one
   removed: a short value can stay and be drafted.
 - `is_use_oldest` takes a key's oldest value, otherwise its newest. When a short value is dropped,
@@ -19,9 +19,10 @@ What decides drafts, all as in the source:
 - With `is_public_pool` all prompts share a pool. The source never prunes it;
   here the keys that were added first go when it holds more than a million values.
 
-`max_matching_ngram_size` = 2 is the default of NGramDecodingConfig, which has none for
-`max_draft_len`; 5 is what the project's AUTO takes for small batches (there with n-grams of 3).
-AUTO is no method of its own: it chooses these values by the batch size (auto_heuristic.py).
+`max_matching_ngram_size` = 2 is the default of NGramDecodingConfig. It has no default for
+`max_draft_len`: 5 is what TensorRT-LLM's AUTO takes for small batches, with a
+`max_matching_ngram_size` of 3. AUTO is no method of its own: it chooses these two values by the
+batch size (auto_heuristic.py).
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,15 @@ _MAX_VALUES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """The maximum tokens of a value and of a key, and which values are kept and used."""
+    """The options, by the names of the source.
+
+    Attributes:
+        max_draft_len: The maximum number of tokens of a value.
+        max_matching_ngram_size: The maximum number of tokens of a key.
+        is_keep_all: Whether a longer value leaves the other values of its key.
+        is_use_oldest: Whether to draft the oldest value of a key, not the newest.
+        is_public_pool: Whether all prompts share a pool.
+    """
 
     max_draft_len: int = option(5, 1, 1024)
     max_matching_ngram_size: int = option(2, 1, 64)
@@ -55,8 +64,14 @@ class Options(MethodOptions):
 class Change:
     """One change of a key's values: all were replaced, a value was added, or one was dropped.
 
-    `replaced` are the previous values and short values. The numbers give the place of the dropped
-    value: the full values before it, and the values and short values after it.
+    Attributes:
+        key: The key.
+        replaced: The values and the short values before all were replaced.
+        added: The value that was added.
+        dropped: The value that was dropped.
+        full_before: How many full values were before the dropped value.
+        values_behind: How many values were after it.
+        short_behind: How many short values were after it.
     """
 
     key: Ngram

@@ -32,7 +32,7 @@ ROW = 1  # column of `by_token`, after TOKEN
 # length on odd ids at 32 nodes, with the pool: 2.655 with 7 and with 5, 2.651 with 4; each token
 # costs a drafting step about 3 us.
 DEPTH = 4
-UNIT = 64  # a count of 1 is stored as so much; a guess: weights such as log2(5) keep two digits
+UNIT = 64  # how a count of 1 is stored (guess: weights such as log2(5) keep two digits)
 LARGEST = 2**31 - 1  # a stored number; derived: int32
 
 

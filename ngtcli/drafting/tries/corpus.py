@@ -31,8 +31,8 @@ Ints = npt.NDArray[np.int32]
 SEPARATOR = -1
 NOWHERE = range(0)
 _ZERO = np.zeros(1, np.int64)
-_MAX_CACHED = 4096  # sequences of many places whose continuations are cached; a guess
-_FEW = 32  # places that are looked at one by one; a guess: numpy takes 20 us for any number
+_MAX_CACHED = 4096  # sequences of many places whose continuations are cached (guess)
+_FEW = 32  # places that are looked at one by one (guess: numpy takes 20 us for any number)
 
 
 class Corpus:

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from ngtcli.system.compiled import njit, unowned
 
 NONE = -1
-FREQUENT = 32  # tokens in the root's list of its most frequent children; a guess
+FREQUENT = 32  # tokens in the root's list of its most frequent children (guess)
 TOKEN, FIRST_CHILD, NEXT_SIBLING, PREVIOUS_SIBLING, CHILDREN = range(5)  # columns of `nodes`
 COUNT, FOLLOWED = range(2)  # columns of `counts`: of the node, of all its continuations
 PARENT, KEY, CHILD = range(3)  # columns of `slots`
 _PARENT, _BEFORE, _CHILD = range(3)  # of a step in a `Log`
 _NEW = -2  # in place of the sibling before a node that was not there
-_CAPACITY = 1 << 12  # nodes that a new trie has room for; a guess
+_CAPACITY = 1 << 12  # nodes that a new trie has room for (guess)
 # 2^64 / golden ratio: products with it spread neighboring keys (Knuth, TAOCP vol. 3, 6.4)
 _SPREAD = 0x9E3779B97F4A7C15
 

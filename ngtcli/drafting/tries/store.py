@@ -19,7 +19,7 @@ from ngtcli.system.arrays import ArrayFile
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.words import reason_of
 
-DATASTORE_DEPTH = 32  # tokens; a guess: REST's span of 16 and continuation of 10 fit
+DATASTORE_DEPTH = 32  # tokens (guess: REST's span of 16 and continuation of 10 fit)
 
 
 def document_trie(

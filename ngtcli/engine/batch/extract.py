@@ -44,7 +44,7 @@ Row = dict[str, Any]  # file, values, sources, probability, read, and conflicts 
 Take = Callable[[Ended], object]
 Span = tuple[int, int]  # start and end in the text of a document
 _NO_FIELDS = "Give one as in --schema 'sender, due date, total float', or a JSON Schema."
-_MAX_CHOICES = 64  # values among which a model chooses; a guess
+_MAX_CHOICES = 64  # values among which a model chooses (guess)
 _WHITE_SPACE = " \t\r\n"
 _MAX_WHOLE = 1e15  # larger whole numbers stay as they are; derived: repr writes these without e
 # The share of rules' values that are right: after a label, in the only sentence with a word of a

@@ -19,10 +19,10 @@ from ngtcli.engine.batch.lines import BatchLine, Id, Ids, read_line
 from ngtcli.errors import InputError, NgtError
 from ngtcli.words import reason_of
 
-AHEAD = 64  # lines of a stream that are read before the first of them is answered; a guess
-IDS = 100_000  # ids of a stream, the last ones, that are compared with new ones; a guess
-_SKIPPED_BYTES = 1 << 20  # bytes of an overlong line that are read at once; a guess
-_FORMAT_BYTES = 1024  # bytes, enough to recognize a format; a guess
+AHEAD = 64  # lines of a stream that are read before the first of them is answered (guess)
+IDS = 100_000  # ids of a stream, the last ones, that are compared with new ones (guess)
+_SKIPPED_BYTES = 1 << 20  # bytes of an overlong line that are read at once (guess)
+_FORMAT_BYTES = 1024  # bytes, enough to recognize a format (guess)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs begin UTF-8 files with it
 CheckPaths = Callable[[int, tuple[str, ...]], None]
 Shard = tuple[int, int]  # the I-th of every N lines, from 1

@@ -19,7 +19,7 @@ from ngtcli.errors import NgtError
 from ngtcli.system import reporting
 from ngtcli.system.files import key_of
 
-_READERS = 4  # readers that are open at once; a guess
+_READERS = 4  # readers that are open at once (guess)
 
 
 class LineRequests:

@@ -28,7 +28,7 @@ _WORDS = {
     "input": "other lines: the input has changed (put new or corrected lines into another file)",
     "wording": "another wording of preset {task}",
 }
-_MAX_RECORD_BYTES = 1_000_000  # beside its text, which may be twice as long there; a guess
+_MAX_RECORD_BYTES = 1_000_000  # beside its text, which may be twice as long there (guess)
 
 
 @dataclass(frozen=True, slots=True)

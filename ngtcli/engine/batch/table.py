@@ -27,9 +27,9 @@ SUFFIXES = (*_DIALECTS, ".jsonl", ".json")
 NAMES = "Name a file that ends in .csv, .tsv, .jsonl or .json."
 _KEEP = "Move it, name another with -o, or overwrite it with --force."
 _COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # the list of OWASP
-_MAX_RECORD_BYTES = 1_000_000_000  # bytes of a record, which has all rows of a document; a guess
+_MAX_RECORD_BYTES = 1_000_000_000  # bytes of a record, which has all rows of a document (guess)
 # A table is written when it has grown by a 50th, so that all writes together take as long as about
-# 50 writes of the whole table; a guess.
+# 50 writes of the whole table (guess).
 _VIEWS = 50
 # Bytes of a file's name without number and suffix; derived: file systems allow 255 bytes.
 _MAX_NAME_BYTES = 200

@@ -106,11 +106,13 @@ def match_end(plain: Any, matches: Any, token_ids: Any) -> None:
 
 @unowned
 def ask(tables: Any, matches: Any, escape: Any, least: float, query: Any) -> Any:
-    """List the predictions of the next token in `query`: (their number, the remaining mass).
+    """List the predictions of the next token in `query`; return their number and the mass left.
 
-    A prediction that gives away less than `least` is left out. The list ends when less is left.
+    The mass is the probability that no listed prediction gives to a token. A prediction that gives
+    away less than `least` is left out. The list ends when less than `least` is left.
     """
     n, mass = 0, 1.0
+    # After a departure a copy may continue in two ways (copies.py).
     for way in range(WAYS):
         token = copied_token(tables.copies, matches[tables.counted], way)
         if token != NONE:
@@ -119,13 +121,14 @@ def ask(tables: Any, matches: Any, escape: Any, least: float, query: Any) -> Any
                 query, n, escape, mass, least, source, order, bucket, token, 1.0, credited
             )
     head = heads_from(tables)
-    beside = longest_match(tables, matches) if len(matches) > head else 0
+    # The escape of a head depends on how long a match the tries have.
+    longest = longest_match(tables, matches) if len(matches) > head else 0
     for source in range(head, len(matches)):
         total, bucket = match(tables, source, matches[source, 1], 1)
         if total > 0.0:
             row = matches[source, 1]
             n, mass = _list(
-                query, n, escape, mass, least, source, beside, bucket, row, total, source
+                query, n, escape, mass, least, source, longest, bucket, row, total, source
             )
     for order in range(matches.shape[1] - 1, -1, -1):
         if mass < least:
@@ -154,7 +157,11 @@ def _list(
     total: float,
     credited: int,
 ) -> Any:
-    """List a prediction that gives away enough: (the number listed, the mass it passes on)."""
+    """List a prediction if it gives away at least `least`.
+
+    Returns:
+        The number of predictions that are listed now, and the mass that this one passes on.
+    """
     keys, e = query.keys, escape[source, order, bucket]
     share = mass * (1.0 - e)
     if share >= least:
@@ -191,7 +198,7 @@ def blend(tables: Any, query: Any, n: int, least: float, candidates: Any, number
 
     Args:
         least: Smaller contributions are left out.
-        number: Of this blend; not 0, and no earlier blend in these candidates had it.
+        number: An id of this blend, not 0, that no earlier blend with these candidates had.
     """
     keys, masses, head = query.keys, query.masses, heads_from(tables)
     size = 0

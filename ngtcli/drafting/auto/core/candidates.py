@@ -15,12 +15,13 @@ class Candidates(NamedTuple):
     Attributes:
         tokens: int32, each token once.
         probabilities: float64, summed over all that predict the token.
-        credited: int8, the source that predicted the token first, from the longest match.
+        credited: int8, the first source that predicted the token. Sources predict in the order of
+            their matches, the longest first.
         evidence: int32, the evidence of the matches for the token (loglinear.py).
         slots: int32 (power of two, 2), a hash table: the number of a blend, and the index of a
             token in it. An entry with the number of another blend counts as free, so that the
             table is never cleared.
-        best: int32, room for the indices of the likeliest.
+        best: int32, a buffer for the indices of the likeliest tokens.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -60,9 +61,12 @@ def add(
     """Add to the probability of `token`; return the new number of candidates.
 
     Args:
-        candidates: The first `size` of them are in use, and there is room for another.
+        candidates: The buffers, with room for another token.
+        size: How many tokens they have.
         blend: The number of this blend, which is not 0.
-        source: Credited with the token if it is new.
+        token: The token.
+        probability: The probability to add.
+        source: The source that is credited with the token if the token is new.
         evidence: The evidence of the match for the token.
     """
     slots = candidates.slots

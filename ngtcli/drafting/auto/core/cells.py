@@ -9,20 +9,30 @@ from typing import NamedTuple
 
 from ngtcli.drafting.tries.classes import CLASSES
 
-# Kinds of evidence: the answer so far, the prompt, earlier answers, a general text; the last is of
-# sources that no feature looks at.
+# Kinds of evidence: the answer so far, the prompt, earlier answers, a general text. Sources of the
+# last kind are ignored by all features.
 OWN, PROMPT, POOL, GENERAL, NO_EVIDENCE = range(5)
-# Orders of the longest match in a source: none, and those from 0 on; longer ones count as the last.
+# The sizes of the tables: into how many classes each fact is divided.
+# The order of the longest match in a source: no match, or 0, 1, …; the last class has the rest.
 ORDERS = 8
 GENERAL_ORDERS = 5
-TEXT_ORDERS = 7  # of a match in answer, prompt or earlier answers, from 0 on
-SHORT_ORDERS = 4  # of none, 0, 1 and 2 or more; or of 0, 1, 2 and 3 or more
-COUNTS = 4  # how often the token followed a match: once, twice, 3 or 4 times, more
-TOTALS = 5  # how often anything did: once, twice, 3 to 5, 6 to 15 times, more
-PROBABILITIES = 16  # by halves: above 1/2, above 1/4, …
-DISTANCES = 10  # of the last occurrence: none, 1, 2-3, 4-7, …, 256 or more tokens ago
-SHORTFALLS = 4  # 0, 1, 2 and 3 or more tokens
-PLACES = 11  # 0, 1, 2, 3-4, 5-8, 9-16, 17-32, 33-63 tokens on; 1-4, 5-16 tokens back; elsewhere
+# The order of a match in answer, prompt or earlier answers: 0, 1, …, 6.
+TEXT_ORDERS = 7
+# An order in fewer classes: no match, 0, 1, 2 or more; or 0, 1, 2, 3 or more.
+SHORT_ORDERS = 4
+# How often the token followed a match: once, twice, 3 or 4 times, more.
+COUNTS = 4
+# How often any token followed a match: once, twice, 3 to 5, 6 to 15 times, more.
+TOTALS = 5
+# A probability: above 1/2, above 1/4, ….
+PROBABILITIES = 16
+# How many tokens ago the token last occurred: never, 1, 2-3, 4-7, …, 256 or more.
+DISTANCES = 10
+# By how many tokens a match is shorter than another: 0, 1, 2, 3 or more.
+SHORTFALLS = 4
+# How far a token is from a place: 0, 1, 2, 3-4, 5-8, 9-16, 17-32, 33-63 tokens after it; 1-4, 5-16
+# tokens before it; elsewhere.
+PLACES = 11
 
 
 class Feature(NamedTuple):

@@ -23,15 +23,19 @@ from ngtcli.drafting.tries.counts import NONE
 from ngtcli.system.compiled import njit, unowned
 
 Ints = npt.NDArray[np.int32]
-# Columns of a state, int32. PLACE: index in the text of the token that is copied next, NONE where
-# nothing is copied; HELD: how many tokens in a row it predicted; DEPARTED: tokens since it last did
-# not, 0 while it does; BROKEN: index of the token that did not come then, NONE if all have come;
-# BEFORE: tokens in a row until then; BEHIND: tokens from the place to the end of the text.
+# Columns of a state, int32.
+# PLACE: the index in the text of the token that is copied next; NONE if nothing is copied.
+# HELD: how many tokens in a row were as the copy predicted.
+# DEPARTED: how many tokens came since the answer departed from the text; 0 while it follows it.
+# BROKEN: the index of the text's token that did not come at the last departure; NONE before one.
+# BEFORE: HELD just before that departure.
+# BEHIND: how many tokens the text has from the place to its end.
 PLACE, HELD, DEPARTED, BROKEN, BEFORE, BEHIND = range(6)
-# Columns of `sizes`: tokens of the text, and where in it answer and prompt begin.
+# Columns of `sizes`: the number of tokens of the text, and the indices at which the answer and the
+# prompt begin in it.
 USED, ANSWER, PROMPTED = range(3)
 LIKE_SEGMENT, PROMPT_SEGMENT, ANSWER_SEGMENT = range(3)
-WAYS = 2  # to go on after a departure: a token was replaced, or inserted
+WAYS = 2  # Ways to continue after a departure: tokens were replaced, or inserted.
 _KEY = CONFIG.copy_key
 _WINDOW = CONFIG.copy_window
 _FIRM = CONFIG.copy_firm

@@ -6,7 +6,8 @@
 | SORTED | counts of a general text (BackgroundArrays) | a row | its children, by falling count |
 | ROW | lists of candidates with weights (RowArrays) | a row | the candidates of the row |
 
-A source of the form ROW may have no table: then its match is a token, its only candidate.
+A source of the form ROW may have no table: then its match is a token id, and this token is its only
+candidate.
 
 The matches of a source, int32 (orders,), are those of the last k tokens for each order k, NONE
 where these tokens do not occur. A row of a table needs only one token: its order is 1.
@@ -46,15 +47,18 @@ from ngtcli.drafting.tries.counts import (
 from ngtcli.system.compiled import njit, unowned
 
 TRIE, SORTED, ROW = range(3)
-# Columns of a spec. FORM; TABLE: which of the tables of this form, NONE for none; the orders at
-# which a source is asked; SEGMENT: the part of the text that may be copied (copies.py) which the
-# source counts, NONE for none; ORIGIN: what its tokens are shown as, an index into ORIGINS;
-# DOCUMENT: the same of tokens that are in a document; EVIDENCE: which kind of evidence a match in
-# it is (cells.py).
+# Columns of a spec, which has a row for each source.
+# FORM: the form of its table.
+# TABLE: the index of its table among those of the form; NONE if it has none.
+# MIN_ORDER, MAX_ORDER: the orders at which it is asked.
+# SEGMENT: which segment of the copied text (copies.py) it counts; NONE if none.
+# ORIGIN: the displayed origin of its tokens, as an index into ORIGINS.
+# DOCUMENT: the same for tokens that are in a document.
+# EVIDENCE: the kind of evidence that a match is (cells.py).
 FORM, TABLE, MIN_ORDER, MAX_ORDER, SEGMENT, ORIGIN, DOCUMENT, EVIDENCE = range(8)
 ROW_TOTAL, ROW_BUCKET = range(2)  # columns of `facts`
 LED_BY, FIRST_BELOW, NEXT_BESIDE, ANY_BELOW = range(4)  # columns of `links`
-COPY_ROWS = 2  # of a spec: of a copy while it continues, and after a departure
+COPY_ROWS = 2  # Rows of a spec for a copy: while it continues, and after a departure.
 _SEEN = tuple(UNIT * count for count in CONFIG.background_seen)
 _AGREE = CONFIG.background_agrees
 _SCANNED = CONFIG.scanned
@@ -280,7 +284,7 @@ def continue_with(
 
 @unowned
 def share_of(tables: Any, source: int, node: int, share: float, total: float, token: int) -> float:
-    """Return the part that `token` gets of `share`, which a match gives away."""
+    """Return how much of `share`, the probability that a match gives away, `token` gets."""
     form, table = tables.spec[source, FORM], tables.spec[source, TABLE]
     if form == TRIE:
         trie = trie_of(tables, table)

@@ -1,7 +1,7 @@
-"""Learning from emitted tokens: the matches that predicted them, and growing texts. Compiled.
+"""Learns from emitted tokens how well matches predict, and adds the tokens to the texts. Compiled.
 
-A token's probability is a sum over matches (blend.py). In the expectation step of learning the
-blend each match that predicted an observed token is credited with its share of that sum.
+A token's probability is a sum over matches (blend.py). In the expectation step of learning, each
+match that predicted an observed token is credited with its share of that sum.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ from ngtcli.system.compiled import njit, unowned
 
 _MIN_ESCAPE = CONFIG.min_escape
 _UNSEEN = CONFIG.unseen_probability
-REACHES, GAINS = range(2)  # columns of `recent`
+REACHES, GAINS = range(2)  # columns of EscapeTallies.recent
 
 
 @unowned
@@ -72,8 +72,9 @@ def attribute(tables: Any, matches: Any, token: int, tallies: Any, query: Any, g
         left -= share
         rest -= given[i]
         if source >= heads_from(tables):
-            # A head of escape probability e that is left the mass m gives the token m (1 - e) g;
-            # those after it give m e r together. Without it they would have given m r.
+            # A head with the escape probability e gets the mass m and gives the token m (1 - e) g.
+            # The predictions after it give the token m e r together; without the head they would
+            # have given it m r.
             e = escape[source, order, bucket]
             recent[source, GAINS] += given[i] - (1.0 - e) * rest / e
     return probability, n
@@ -95,8 +96,9 @@ def learn_output(
 
     Args:
         plain: PlainTables.
-        plain_stage: A Stage as a plain tuple, which learns as well.
-        least: Smaller contributions to a candidate teach the stage nothing.
+        plain_stage: A Stage as a plain tuple; it learns, too.
+        least: The stage ignores smaller contributions to a candidate.
+        matches: int32 (sources, orders), the matches before the tokens; extended in place.
         token_ids: int32; the answer's trie and the text that may be copied have room for them.
         tallies: As for `attribute`.
         own: The index of the answer's trie among the tries; `open_nodes` and `used` belong to it.

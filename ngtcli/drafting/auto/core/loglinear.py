@@ -7,10 +7,11 @@ cells. With the weights w of these cells the probability of a candidate c become
 
     P(c) = P_blend(c) * exp(w_1 + … + w_n) / Z
 
-where Z makes all probabilities sum to 1, those of tokens that no candidate is included, whose
-weights are 0: a maximum-entropy model (Berger, Della Pietra & Della Pietra 1996) with the blend as
-its prior. With all weights 0 it is the blend. After each emitted token the weights take one step
-along the gradient of the log-probability of that token (Adagrad; Duchi, Hazan & Singer 2011).
+Z makes all probabilities sum to 1. The sum includes the tokens that are not candidates; their
+weights are 0. This is a maximum-entropy model (Berger, Della Pietra & Della Pietra 1996) with the
+blend as its prior. With all weights 0 it is the blend. After each emitted token the weights take
+one step along the gradient of the log-probability of that token (Adagrad; Duchi, Hazan & Singer
+2011).
 
 A weight w is stored as its factor, exp(w). So scoring multiplies factors, and a step of d
 multiplies a factor by (2 + d) / (2 - d), which is exp(d) with an error of third order. The code
@@ -63,7 +64,7 @@ _TRIED = CONFIG.stage_tried
 _COMPARED = CONFIG.stage_compared
 _STEP = CONFIG.stage_step
 _SPREAD = 0x9E3779B97F4A7C15  # as in tries/counts.py
-_NEGLIGIBLE = 1e-4  # errors below it teach nothing; a guess
+_NEGLIGIBLE = 1e-4  # errors below it teach nothing (guess)
 
 
 class Stage(NamedTuple):

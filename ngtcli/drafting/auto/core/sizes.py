@@ -1,4 +1,4 @@
-"""The number of nodes with the most tokens per second, by nodes' outcomes (policy.py). Compiled."""
+"""The number of nodes that gives the most tokens per second (policy.py). Compiled."""
 
 from typing import Any
 
@@ -22,11 +22,18 @@ def bin_of(probability: float, bins: int) -> int:
 def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, tally: Any) -> None:
     """Add to `tally` how many nodes of a search were right, and how many were expected to be.
 
-    The first three arguments belong to its Growth; `emitted`, int32, has the tokens of the step.
     All nodes count, drafted or not, except those below the last emitted token.
+
+    Args:
+        tokens: The tokens of the search's Growth.
+        parents: Its parents.
+        probabilities: Its probabilities.
+        emitted: int32, the tokens that the step emitted.
+        tally: float64 (2, bins), changed in place.
     """
     node, depth = -1, 0
-    unknown = np.zeros(len(tokens) + 1, np.bool_)  # of the node before; the root's is first
+    # Whether nobody knows if a node is right; the first entry is that of the root.
+    unknown = np.zeros(len(tokens) + 1, np.bool_)
     for i in range(len(tokens)):
         if unknown[parents[i] + 1] or (parents[i] == node and depth == len(emitted)):
             unknown[i + 1] = True
@@ -42,7 +49,8 @@ def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, 
 def trust_of(tally: Any) -> Any:
     """Return factors, float64 (bins,), that correct probabilities per bin: accepted / expected.
 
-    A bin with few observations relies on all bins together, and these, at first, on the drafter.
+    A bin with few observations takes the ratio of all bins together. Before there are any, that
+    ratio is about 1.
 
     >>> trust_of(np.array([[0.0, 0.0], [0.0, 3.0]])).tolist()  # three expected, none accepted
     [0.25, 0.0625]
@@ -57,15 +65,19 @@ def trust_of(tally: Any) -> Any:
 
 @njit()
 def best_size(probabilities: Any, costs: Any, drafting_s: float, tally: Any, sequences: int) -> Any:
-    """Return the nodes with the most tokens per second, their expected tokens and the speed-up.
+    """Return the number of nodes with the most tokens per second.
 
     Args:
-        probabilities: float64, of the nodes, in descending order.
-        costs: float64; `costs[r - 1]` are the seconds of a forward pass over r rows, one of them
-            for each of the `sequences`.
+        probabilities: float64, the probabilities of the nodes, in descending order.
+        costs: float64; `costs[r - 1]` are the seconds of a forward pass over r rows, one of which
+            is the root of each sequence.
         drafting_s: The seconds that drafting takes.
         tally: Accepted and expected nodes of each bin.
         sequences: The number of sequences.
+
+    Returns:
+        That number, the expected tokens of a step with so many nodes, and how many times as fast
+        as plain decoding the step is.
     """
     plain = costs[sequences - 1]
     best, expected, tokens = 0, float(sequences), float(sequences)

@@ -20,7 +20,7 @@ from ngtcli.drafting.drafter import Context
 from ngtcli.drafting.origins import PROMPT
 from ngtcli.drafting.tries.counts import NONE
 
-_ROOM = 1 << 10  # tokens that a new text has room for; a guess
+_ROOM = 1 << 10  # tokens that a new text has room for (guess)
 
 
 class CopySource(Source):

@@ -51,9 +51,8 @@ class Resources:
 def fitted(name: str) -> Floats:
     """Return the escape probabilities of a source that were fitted to recorded runs.
 
-    They are float64 (rows, orders, buckets).
-
-    They were fitted by `tests/tools/fit_escapes.py`, in the history up to d643cb9d.
+    They are float64 (rows, orders, buckets). The tool that fitted them was removed since: see
+    `git show d643cb9d:tests/tools/fit_escapes.py`.
     """
     stored = json.loads(_ESCAPES.read_text(encoding="utf-8"))["escapes"]
     return np.array(stored[name]).reshape(-1, ORDERS, BUCKETS)
@@ -73,11 +72,11 @@ class Source:
         form: TRIE, SORTED or ROW of core/forms.py.
         orders: The lowest and the highest order at which the source is queried.
         evidence: The kind of evidence of a match for the log-linear stage (core/cells.py).
-        segment: The segment of the text that may be copied which a TRIE counts, NONE for none.
-        rows: The number of its rows of escape probabilities and matches.
-        matches: int32 (rows, orders), those rows; shared with all other sources.
-        table: The arrays of the form, as a plain tuple; empty for none.
-        root: The match of no tokens at all, NONE where nothing can match.
+        segment: Which segment of the copied text (core/copies.py) a TRIE counts; NONE if none.
+        rows: How many rows of escape probabilities, and of matches, it has.
+        matches: int32 (rows, orders), its rows of the matches of all sources.
+        table: The arrays of the form, as a plain tuple; empty if it has no table.
+        root: The match of no tokens at all; NONE if nothing can match.
     """
 
     origin: ClassVar[str]
