@@ -76,7 +76,8 @@ class Passes:
 
     Attributes:
         capturing: Whether forward passes are captured, on devices with CUDA graphs.
-        took_longer: The last forward pass was eager, but later ones of its shape may be replayed.
+        was_unusually_slow: Whether the last forward pass was eager, while later ones of its shape
+            may be replayed.
         seconds: The total time of all captures.
     """
 
@@ -91,7 +92,7 @@ class Passes:
         self._capture: Capture | None = None
         self._reporter = reporting.current()
         self.capturing = Support.no("switched off")
-        self.took_longer = False
+        self.was_unusually_slow = False
         self.seconds = 0.0
 
     def switch_on(self, device: torch.device) -> None:
@@ -142,7 +143,7 @@ class Passes:
         Returns:
             The logits (rows, vocab_size), and hidden states if they are wanted.
         """
-        self.took_longer = False
+        self.was_unusually_slow = False
         replay = self._captured.get(shape)
         if replay is not None:
             self._captured.move_to_end(shape)
@@ -151,7 +152,7 @@ class Passes:
         expected = self._run_eagerly(packed, shape, past)
         if self._capture is None:
             return expected
-        self.took_longer = True
+        self.was_unusually_slow = True
         self._eager_runs[shape] += 1
         if self._eager_runs[shape] <= USES:
             return expected

@@ -93,7 +93,7 @@ class Decoder:
         """Turn a single sequence into a batch, or a batch into single sequences.
 
         With `drafting`, other sequences may join the single one, which stays in its slot. If
-        `drafting` raises an error, nothing has changed.
+        `drafting.join` raises an error, nothing has changed.
 
         Without it, the sequences continue one after another. They lose their slots, and their
         tokens are prefilled again. Only the logs are needed for this, so that it works even after a
@@ -160,7 +160,7 @@ class Decoder:
             self._end(sequence)
 
     def _begin(self, sequence: DecodedSequence) -> None:
-        """Make the drafter of a sequence: a single sequence has its own, a batch makes it."""
+        """Make the drafter of a sequence, by its own drafting or by that of the batch."""
         if self._scheduler.is_single:
             self._drafting = sequence.single_drafting()
         else:

@@ -15,15 +15,15 @@ class DraftBounds:
     """The bounds of a draft that continues after the tokens `front`, which the log expects.
 
     Attributes:
-        max_nodes: Nodes of the draft, without probes.
-        max_depth: Depth of the draft.
-        max_rows: Nodes and probes together.
-        context_left: Tokens of the context after `front`. The whole tree fits there: some models
-            keep tables with a row for each position in the cache.
+        max_nodes: The maximum number of nodes of the draft, without probes.
+        max_depth: The maximum depth of the draft.
+        max_rows: The maximum number of nodes and probes together.
+        context_left: How many tokens fit into the context after `front`. The whole tree must fit
+            there: some models keep tables with a row for each position in the cache.
         front: The expected tokens; they are in front of the draft, in the same tree.
-        origins: What these come from.
-        matcher: The state of the grammar after `front`; None if none decides.
-        is_chain: Whether the model takes no branches.
+        origins: The origin of each of these tokens.
+        matcher: The state of the grammar after `front`; None if no grammar decides.
+        is_chain: Whether the draft must not have branches.
     """
 
     max_nodes: int
@@ -65,7 +65,7 @@ def draft_bounds(sequence: DecodedSequence, max_nodes: int) -> DraftBounds:
     if sequence.drafter.drafts:
         limit = max(0, min(sequence.max_depth, max_nodes))
         expected = log.expected
-        if sequence.guide is not None and sequence.guide.decides_alone:
+        if sequence.guide is not None and sequence.guide.grammar_decides:
             matcher = sequence.guide.matcher.copy()
             if all(map(matcher.follow, expected)):
                 forced = matcher.force(limit - len(expected))
@@ -78,7 +78,7 @@ def draft_bounds(sequence: DecodedSequence, max_nodes: int) -> DraftBounds:
     return DraftBounds(
         max_nodes=max_nodes,
         max_depth=sequence.max_depth - len(front),
-        # Exact forward passes have no rows beyond their nodes.
+        # In exact passes probes count as nodes.
         max_rows=max_nodes if sequence.numerics.is_exact else context_left,
         context_left=context_left,
         front=tuple(front),

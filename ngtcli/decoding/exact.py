@@ -11,7 +11,7 @@ entries in which the token's ancestors are. Exact decoding therefore fixes both:
   KV entry of the node is that of its position, and so are those of its ancestors. This holds for
   the first chain of a tree, and not for its other branches.
 
-Before this is relied on, it is tried on each machine that the results depend on nothing else
+Before relying on this, ngt tests on each machine that the results depend on nothing else
 (exactness/).
 
 If the token chosen at the last node that counts leaves the first chain, that token is emitted. The
@@ -26,7 +26,7 @@ from ngtcli.drafting.steps import OWN
 from ngtcli.drafting.tree import DraftTree, Path
 
 
-def countable_part(path: Path, log: TokenLog, rows: PassRows) -> Path:
+def part_that_counts(path: Path, log: TokenLog, rows: PassRows) -> Path:
     """Return the part of a path whose logits count: the nodes 0, 1, 2, … of the first chain.
 
     Its last token was chosen by these logits, and may be the token of one more node.

@@ -19,23 +19,26 @@ class Guide:
     def openings(self) -> tuple[int, ...] | None:
         """Tokens that may open reasoning where the answer may begin.
 
-        None if the grammar does not count: in reasoning, and after its end.
+        None if the grammar does not count: in reasoning, and after the end of the grammar's text.
         """
         if self.matcher.over:
             return None
         return () if self.matcher.taken else self.stream.openings
 
     @property
-    def decides_alone(self) -> bool:
-        """Return whether nothing but the grammar decides which tokens may come next."""
+    def grammar_decides(self) -> bool:
+        """Return whether the grammar decides the next token: no reasoning can begin or go on."""
         return self.openings == ()
 
     def copy_for(self, stream: TextStream) -> "Guide":
-        """Return one in the same state, to look ahead with a copy of the stream."""
+        """Return a guide in the same state, to look ahead with a copy of the stream."""
         return Guide(self.matcher.copy(), stream)
 
     def push(self, token: int) -> None:
-        """Go on with a token, which the stream has not been given yet. Raises ModelError."""
+        """Advance the grammar by a token. Raises ModelError.
+
+        The stream must get the token after this call, not before.
+        """
         openings = self.openings
         if openings is not None and token not in openings and not self.matcher.follow(token):
             raise ModelError("llguidance gave up", hint="Make the schema simpler.")
@@ -61,8 +64,13 @@ class Guide:
 def prune(tree: DraftTree, matcher: Matcher, max_depth: int, max_nodes: int) -> DraftTree:
     """Return what a grammar leaves of a draft: each branch up to the first token that it refuses.
 
-    Behind the leaf of the first chain comes what must follow it by the grammar, no deeper than
-    `max_depth`, as long as the tree has `max_nodes` nodes or fewer. `matcher` is used up.
+    The tokens that the grammar forces after the leaf of the first chain are added.
+
+    Args:
+        tree: The draft.
+        matcher: The state of the grammar at the root; it is changed.
+        max_depth: The maximum depth of an added token.
+        max_nodes: The maximum number of nodes of a tree to which tokens are added.
     """
     states = {ROOT: matcher}
     parents = tree.parents[: tree.drafts]
@@ -71,7 +79,7 @@ def prune(tree: DraftTree, matcher: Matcher, max_depth: int, max_nodes: int) -> 
         state = states.get(parent)
         if state is None:
             continue
-        # The last child takes the state itself: beside long quotations a copy is 0.4 ms.
+        # The last child takes the state itself: a copy takes 0.4 ms if quotations are long.
         if node != last_child[parent]:
             state = state.copy()
         if state.follow(tree.tokens[node]):

@@ -32,10 +32,11 @@ from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.sizes import capacity_for
 
 CHUNK = 1024  # tokens of a prompt that one forward pass reads, and that are cached as one
-# Tokens in front of the window that sliding layers keep for rollbacks, where their slot has room.
-# Guess: more than a draft has, even where tentative tokens are taken back with it.
+# Tokens before the window that sliding layers keep for rollbacks, if their slot has room (guess:
+# more than a draft has, even if tentative tokens are taken back with it).
 _ROLLBACK = 256
-_WINDOWS_SHARE = 4  # tokens of a prompt for one that is saved in windows of its beginnings (guess)
+# The saved windows of a prompt have at most a quarter as many tokens as the prompt (guess).
+_WINDOWS_SHARE = 4
 _UNBOUNDED = 1 << 40  # tokens
 # Keys and values by layer, (1, heads, tokens, head_dim) each: of a chunk, or of a window.
 ChunkStates = Mapping[int, tuple[Tensor, Tensor]]

@@ -169,7 +169,7 @@ class TargetModel:
     @property
     def takes_drafts(self) -> bool:
         """Whether this model verifies drafts at all."""
-        return self.mode.support is not DraftSupport.STEPS
+        return self.mode.support is not DraftSupport.NONE
 
     @property
     def runner(self) -> ModelRunner:
@@ -198,13 +198,13 @@ class TargetModel:
         return self.slots.last.length
 
     @property
-    def took_longer(self) -> bool:
+    def was_unusually_slow(self) -> bool:
         """Whether the last forward pass took longer than others of its size.
 
         It did if it preceded a capture, or if it had no drafts and had to read tokens again.
         """
         last = self.slots.last
-        return self.passes.took_longer or (isinstance(last, StateSlot) and last.read_again)
+        return self.passes.was_unusually_slow or (isinstance(last, StateSlot) and last.read_again)
 
     @property
     def prefix_caching(self) -> Support:

@@ -7,7 +7,7 @@ ones many times in a row.
 import numpy as np
 
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.reasoning import Part, TextStream
+from ngtcli.decoding.reasoning import StreamPart, TextStream
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.steps import OWN, Token
 from ngtcli.models.tokenizer import Detokenizer, Tokenizer
@@ -76,7 +76,7 @@ class Output:
     def tokens_left(self) -> int:
         """The number of tokens that can still be emitted."""
         in_all = self.max_tokens - self.log.emitted
-        if self.stream.part != Part.ANSWER:
+        if self.stream.part != StreamPart.ANSWER:
             return in_all
         return min(in_all, self._limits.max_tokens - self.stream.answer_tokens)
 
@@ -91,7 +91,7 @@ class Output:
         """
         self.log.emit([token])
         reasoning, text = (None, "") if is_end else self.stream.push(token)
-        repeats = self.stream.part == Part.ANSWER and self._repetition.push(token)
+        repeats = self.stream.part == StreamPart.ANSWER and self._repetition.push(token)
         self.finish_reason = self._reason(is_end or self.stream.stopped, repeats) or finish_reason
         if self.finish_reason:
             reasoning, text = self.stream.flush(reasoning, text)

@@ -225,10 +225,10 @@ def modes_without_trees(no_trees: NoTrees) -> list[ExecutionMode]:
         modes.append(ExecutionMode(DraftSupport.CHAINS, no_trees, crops=True))
         modes.append(ExecutionMode(DraftSupport.CHAINS, no_trees, crops=False))
     if obstacle is not Obstacle.STARTS_ANEW:
-        modes.append(ExecutionMode(DraftSupport.STEPS, no_trees))
+        modes.append(ExecutionMode(DraftSupport.NONE, no_trees))
     if obstacle is Obstacle.KEEPS_STATE:
         no_trees = NoTrees(Obstacle.STARTS_ANEW)
-    modes.append(ExecutionMode(DraftSupport.STEPS, no_trees, chunks=False))
+    modes.append(ExecutionMode(DraftSupport.NONE, no_trees, chunks=False))
     return modes
 
 

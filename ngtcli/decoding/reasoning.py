@@ -13,7 +13,7 @@ from enum import StrEnum
 from ngtcli.models.tokenizer import Detokenizer, overlap
 
 
-class Part(StrEnum):
+class StreamPart(StrEnum):
     """The part of an output that follows a mark."""
 
     REASONING = "reasoning"
@@ -34,31 +34,31 @@ class Format:
         closing: The text that closes it and begins the answer.
     """
 
-    marks: Mapping[str, Part]
+    marks: Mapping[str, StreamPart]
     opening: str
     closing: str
 
 
-def _tags(opening: str, closing: str, **others: Part) -> Format:
-    marks = {opening: Part.REASONING, closing: Part.ANSWER, **others}
+def _tags(opening: str, closing: str, **others: StreamPart) -> Format:
+    marks = {opening: StreamPart.REASONING, closing: StreamPart.ANSWER, **others}
     return Format(marks, f"{opening}\n", f"\n{closing}\n\n")
 
 
-# Each is recognized by the mark that ends reasoning, which its template contains.
+# A model's format is the one whose closing mark is in the model's chat template.
 FORMATS = (
     # gpt-oss: https://cookbook.openai.com/articles/openai-harmony
     Format(
         {
-            "<|channel|>": Part.HEADER,
-            "<|start|>": Part.HEADER,
-            "<|end|>": Part.HEADER,
-            "<|message|>": Part.CHANNEL,
+            "<|channel|>": StreamPart.HEADER,
+            "<|start|>": StreamPart.HEADER,
+            "<|end|>": StreamPart.HEADER,
+            "<|message|>": StreamPart.CHANNEL,
         },
         "<|channel|>analysis<|message|>",
         "<|end|><|start|>assistant<|channel|>final<|message|>",
     ),
     # Qwen, DeepSeek and many others; Granite 3.3 puts tags around its answer as well.
-    _tags("<think>", "</think>", **{"<response>": Part.SAME, "</response>": Part.SAME}),
+    _tags("<think>", "</think>", **{"<response>": StreamPart.SAME, "</response>": StreamPart.SAME}),
     _tags("[THINK]", "[/THINK]"),  # Magistral
     _tags("<thought>", "</thought>"),  # EXAONE Deep
     _tags("Here is my thought process:", "Here is my response:"),  # Granite 3.2
@@ -73,31 +73,31 @@ class Thinking:
         tokens: The marks that are tokens of their own, with what follows each.
         texts: The other marks, with what follows each.
         closing: The tokens that end reasoning when it has `max_tokens`.
-        part: What the prompt ends in.
-        settled: Whether the prompt has closed the reasoning.
-        max_tokens: Of reasoning.
+        part: The part that begins after the prompt.
+        is_closed: Whether the prompt has closed the reasoning.
+        max_tokens: The maximum number of tokens of reasoning.
     """
 
-    tokens: Mapping[int, Part]
-    texts: Mapping[str, Part]
+    tokens: Mapping[int, StreamPart]
+    texts: Mapping[str, StreamPart]
     closing: tuple[int, ...]
-    part: Part
-    settled: bool
+    part: StreamPart
+    is_closed: bool
     max_tokens: int
 
     @property
     def extra_tokens(self) -> int:
-        """Tokens besides those of the answer.
+        """How many tokens an output may have besides those of the answer.
 
-        The marks that open reasoning count, too: they are no more than those that close it.
+        The marks that open reasoning count, too: they have no more tokens than those that close it.
         """
-        return 0 if self.settled else self.max_tokens + 2 * len(self.closing)
+        return 0 if self.is_closed else self.max_tokens + 2 * len(self.closing)
 
 
-def part_of(header: str) -> Part:
+def part_of(header: str) -> StreamPart:
     """The part that a header begins: the answer in channel "final", reasoning in any other."""
     is_answer = header.split()[:1] in ([], ["final"], ["assistant"])
-    return Part.ANSWER if is_answer else Part.REASONING
+    return StreamPart.ANSWER if is_answer else StreamPart.REASONING
 
 
 class TextStream:
@@ -107,15 +107,15 @@ class TextStream:
     out, and an empty line separates one piece of reasoning from the next.
 
     Args:
-        detokenizer: Gives the text of tokens.
+        detokenizer: Turns tokens into text.
         stop: The stop strings, which count in the answer alone.
-        thinking: How reasoning is set off; None: all is the answer.
-        max_reasoning: Tokens of reasoning after which `forced` ones close it.
+        thinking: The marks around reasoning; None: everything is the answer.
+        max_reasoning: The number of tokens of reasoning after which `forced` tokens close it.
 
     Attributes:
-        part: What the next token belongs to.
-        answer_tokens: How many tokens were of the answer.
-        reasoning_tokens: How many were not.
+        part: The part that the next token belongs to.
+        answer_tokens: How many tokens belong to the answer.
+        reasoning_tokens: How many do not.
         stopped: Whether a stop string has come.
     """
 
@@ -131,13 +131,13 @@ class TextStream:
         self._max_reasoning = max_reasoning
         self._tokens = thinking.tokens if thinking else {}
         self._texts = dict(thinking.texts) if thinking else {}
-        self._texts |= dict.fromkeys(filter(None, stop), Part.STOP)
+        self._texts |= dict.fromkeys(filter(None, stop), StreamPart.STOP)
 
-        self.part = thinking.part if thinking else Part.ANSWER
+        self.part = thinking.part if thinking else StreamPart.ANSWER
         self.answer_tokens = 0
         self.reasoning_tokens = 0
         self.stopped = False
-        self._reasoning_ended = thinking is None or thinking.settled
+        self._reasoning_ended = thinking is None or thinking.is_closed
         self._answer_begun = self._reasoning_ended
         self._has_mark = False  # whether any mark has come
         self._has_reasoning = False  # whether this piece of reasoning has a text
@@ -145,20 +145,20 @@ class TextStream:
         self._held_back = ""  # text that may begin a mark
         self._space = ""  # white space that counts if more text follows
         self._closing_count = 0  # tokens of `closing` that have come
-        self._out = {Part.REASONING: "", Part.ANSWER: ""}
+        self._out = {StreamPart.REASONING: "", StreamPart.ANSWER: ""}
 
     def copy(self) -> "TextStream":
-        """One in the same state, to look ahead."""
+        """Return a stream in the same state, to look ahead."""
         other = copy(self)
         other._detokenizer = copy(self._detokenizer)
         return other
 
     @property
     def forced(self) -> int | None:
-        """The token that comes next whatever the model would choose; None if it chooses."""
+        """The token that must come next; None if the model chooses it."""
         if self._thinking is None:
             return None
-        is_full = self.part == Part.REASONING and self.reasoning_tokens >= self._max_reasoning
+        is_full = self.part == StreamPart.REASONING and self.reasoning_tokens >= self._max_reasoning
         if self._closing_count or is_full:
             return self._thinking.closing[self._closing_count]
         return None
@@ -167,14 +167,18 @@ class TextStream:
     def openings(self) -> tuple[int, ...] | None:
         """The marks that may open reasoning where an answer may begin.
 
-        None if the next token is none of an answer.
+        None if the next token does not belong to an answer.
         """
-        if self.part != Part.ANSWER or self.forced is not None:
+        if self.part != StreamPart.ANSWER or self.forced is not None:
             return None
         if self._reasoning_ended or self.answer_tokens:
             return ()
         return tuple(
-            [token for token, following in self._tokens.items() if following == Part.REASONING]
+            [
+                token
+                for token, following in self._tokens.items()
+                if following == StreamPart.REASONING
+            ]
         )
 
     def may_force(self, ahead: int) -> bool:
@@ -184,13 +188,18 @@ class TextStream:
         return self.reasoning_tokens + ahead > self._max_reasoning
 
     def push(self, token: int) -> tuple[str | None, str]:
-        """The text of reasoning, None for a token of the answer, and the text of the answer."""
-        self._out = {Part.REASONING: "", Part.ANSWER: ""}
+        """Add a token.
+
+        Returns:
+            The new text of reasoning, None for a token of the answer; and the new text of the
+            answer.
+        """
+        self._out = {StreamPart.REASONING: "", StreamPart.ANSWER: ""}
         if token == self.forced:
             self._closing_count += 1
         following = self._tokens.get(token)
         in_answer = self._answer_begun and self.answer_tokens > 0
-        is_quoted = in_answer and following in (Part.REASONING, Part.ANSWER)
+        is_quoted = in_answer and following in (StreamPart.REASONING, StreamPart.ANSWER)
         if following is None or is_quoted:
             self._take(self._detokenizer.push(token))
         else:
@@ -198,27 +207,32 @@ class TextStream:
             self._follow(following)
         if self._thinking and self._closing_count == len(self._thinking.closing):
             self._closing_count = 0
-            self.part = Part.ANSWER
+            self.part = StreamPart.ANSWER
 
-        reasoning = self._out[Part.REASONING]
-        if self.part == Part.ANSWER and (self._answer_begun or not self._reasoning_ended):
+        reasoning = self._out[StreamPart.REASONING]
+        if self.part == StreamPart.ANSWER and (self._answer_begun or not self._reasoning_ended):
             self.answer_tokens += 1
-            return reasoning or None, self._out[Part.ANSWER]
+            return reasoning or None, self._out[StreamPart.ANSWER]
         self.reasoning_tokens += 1
-        return reasoning, self._out[Part.ANSWER]
+        return reasoning, self._out[StreamPart.ANSWER]
 
     def flush(self, reasoning: str | None = None, text: str = "") -> tuple[str | None, str]:
-        """Both texts of the last token, and what was held back."""
-        self._out = {Part.REASONING: "", Part.ANSWER: ""}
+        """Return the two texts of the last token, with the text that was held back.
+
+        Args:
+            reasoning: The text of reasoning that `push` returned for the last token.
+            text: The text of the answer that it returned.
+        """
+        self._out = {StreamPart.REASONING: "", StreamPart.ANSWER: ""}
         self._take(self._detokenizer.flush(), end=True)
-        if not self._has_mark and self.part == Part.HEADER:  # the model ignores the format
-            self._out[Part.ANSWER] += self._header
-        if self._out[Part.REASONING]:
-            reasoning = (reasoning or "") + self._out[Part.REASONING]
-        return reasoning, text + self._out[Part.ANSWER]
+        if not self._has_mark and self.part == StreamPart.HEADER:  # the model ignores the format
+            self._out[StreamPart.ANSWER] += self._header
+        if self._out[StreamPart.REASONING]:
+            reasoning = (reasoning or "") + self._out[StreamPart.REASONING]
+        return reasoning, text + self._out[StreamPart.ANSWER]
 
     def _take(self, text: str, end: bool = False) -> None:
-        """Take the text of tokens and follow the marks in it; nothing is held back at an `end`."""
+        """Take the text of tokens and follow the marks in it; at an `end` hold nothing back."""
         text = self._without_lead(self._held_back + text)
         while True:
             marks = [(text.find(mark), mark) for mark in self._marks()]
@@ -229,7 +243,7 @@ class TextStream:
             self._emit(text[:start])
             if mark in self._marks():
                 self._follow(self._texts[mark])
-            else:  # the text before it has begun the answer
+            else:  # The text before the mark has begun the answer, where the mark counts as text.
                 self._emit(mark)
             text = self._without_lead(text[start + len(mark) :])
 
@@ -241,37 +255,37 @@ class TextStream:
         self._emit(text[:cut])
 
     def _without_lead(self, text: str) -> str:
-        """The text without white space before an answer, in which no stop string counts."""
-        if self.part == Part.ANSWER and self._reasoning_ended and not self._answer_begun:
+        """Return the text without white space before an answer; no stop string counts there."""
+        if self.part == StreamPart.ANSWER and self._reasoning_ended and not self._answer_begun:
             return text.lstrip()
         return text
 
     def _marks(self) -> list[str]:
-        """The marks that count as text now: reasoning begins only where an answer may begin."""
+        """Return the marks that count now: reasoning begins only where an answer may begin."""
         if not self._texts or self.stopped:
             return []
-        if self.part == Part.ANSWER:
-            counting = {Part.STOP}
+        if self.part == StreamPart.ANSWER:
+            counting = {StreamPart.STOP}
             if not self._answer_begun:
-                counting.add(Part.REASONING)
+                counting.add(StreamPart.REASONING)
             if self._reasoning_ended:
-                counting.add(Part.SAME)
+                counting.add(StreamPart.SAME)
         else:
-            counting = {Part.ANSWER} if self.part == Part.REASONING else set()
+            counting = {StreamPart.ANSWER} if self.part == StreamPart.REASONING else set()
         return [mark for mark, following in self._texts.items() if following in counting]
 
-    def _follow(self, following: Part) -> None:
-        """Begin what follows a mark."""
-        if following == Part.STOP:
+    def _follow(self, following: StreamPart) -> None:
+        """Begin the part that follows a mark."""
+        if following == StreamPart.STOP:
             self.stopped = True
-        if following in (Part.SAME, Part.STOP):
+        if following in (StreamPart.SAME, StreamPart.STOP):
             return
-        if following == Part.CHANNEL:
+        if following == StreamPart.CHANNEL:
             following = part_of(self._header)
-        if following == Part.ANSWER:
+        if following == StreamPart.ANSWER:
             self._reasoning_ended = True
         if self._has_reasoning:
-            self._out[Part.REASONING] += "\n\n"
+            self._out[StreamPart.REASONING] += "\n\n"
         self.part = following
         self._header = ""
         self._space = ""
@@ -282,19 +296,21 @@ class TextStream:
         """Emit text of the current part, except for white space around reasoning."""
         if self.stopped:
             return
-        if self.part == Part.HEADER:
+        if self.part == StreamPart.HEADER:
             self._header += text
-        elif self.part == Part.ANSWER and self._answer_begun:
-            self._out[Part.ANSWER] += text
+        elif self.part == StreamPart.ANSWER and self._answer_begun:
+            self._out[StreamPart.ANSWER] += text
         elif not text.strip():
             self._space += text
-        elif self.part == Part.ANSWER:
-            self._out[Part.ANSWER] += text.lstrip() if self._reasoning_ended else self._space + text
+        elif self.part == StreamPart.ANSWER:
+            self._out[StreamPart.ANSWER] += (
+                text.lstrip() if self._reasoning_ended else self._space + text
+            )
             self._answer_begun = True
             self._space = ""
         else:
             text = self._space + text if self._has_reasoning else text.lstrip()
             stripped = text.rstrip()
-            self._out[Part.REASONING] += stripped
+            self._out[StreamPart.REASONING] += stripped
             self._has_reasoning = True
             self._space = text[len(stripped) :]

@@ -31,7 +31,8 @@ _CACHE_SHARE = 0.5
 # takes up to 10 ms on a busy machine).
 _STEPS_BETWEEN_LOOKUPS = 64
 
-Progress = Callable[[int, int], object]  # called with the prefilled tokens of a prompt, its length
+# Called with the number of prefilled tokens of a prompt, and with its length.
+Progress = Callable[[int, int], object]
 
 
 class Scheduler:

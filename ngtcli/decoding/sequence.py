@@ -34,7 +34,7 @@ class DecodedSequence:
     Args:
         model: The target model.
         context: The prompt, and the tries and texts to draft from.
-        sampling: The settings of sampling.
+        settings: All settings; the sampler uses those of sampling.
         limits: The limits of the answer.
         make_drafter: Makes the drafter if the sequence is decoded alone. Those of a batch are made
             by its `Drafting` (drafting/batch.py).
@@ -61,7 +61,7 @@ class DecodedSequence:
         self,
         model: TargetModel,
         context: Context,
-        sampling: Settings,
+        settings: Settings,
         limits: Limits,
         make_drafter: Callable[[], Drafter],
         numerics: Numerics = NOT_EXACT,
@@ -87,7 +87,7 @@ class DecodedSequence:
             min(limits.max_output, room),
             _max_reasoning(limits, room),
         )
-        self.sampler = Sampler(sampling, context.ids, model.draws)
+        self.sampler = Sampler(settings, context.ids, model.draws)
         self.guide: Guide | None = None
         if limits.grammar is not None:
             self.guide = Guide(limits.grammar.start(), self.output.stream)
@@ -100,7 +100,7 @@ class DecodedSequence:
         self.error: NgtError | None = None
         self._model = model
         self._has_prediction = len(context.predicted) > 0
-        # Of the tokens that the last walk chose, if the limits ask for them.
+        # The probabilities of the tokens that the last walk chose, if the limits ask for them.
         self._probabilities: list[float] = []
 
     # --- state ---
@@ -172,7 +172,7 @@ class DecodedSequence:
             grammar: it allows most of them, and `chooser` checks each.
         """
         draws = self.sampler.settings.answer.temperature != 0.0
-        if draws and self.guide is not None and self.guide.decides_alone:
+        if draws and self.guide is not None and self.guide.grammar_decides:
             return None
         return self.sampler.choices(logits, tree)
 
@@ -192,17 +192,17 @@ class DecodedSequence:
         self._probabilities = []
         stream = self.output.stream
         guide = self.guide
-        may_reason = guide is not None and not guide.decides_alone
+        may_reason = guide is not None and not guide.grammar_decides
         ahead = stream.copy() if may_reason or stream.may_force(len(logits)) else None
         if guide is not None:
             guide = guide.copy_for(ahead or stream)
 
         def choose(node: int, path: Sequence[int]) -> int:
-            for token in path[-1:]:
+            if path:
                 if guide is not None:
-                    guide.push(token)
+                    guide.push(path[-1])
                 if ahead is not None:
-                    ahead.push(token)
+                    ahead.push(path[-1])
             row = logits[node + 1]
             forced = ahead.forced if ahead is not None else None
             if forced is not None:

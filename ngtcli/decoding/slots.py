@@ -1,9 +1,9 @@
 """The slots of a model: what each sequence that is decoded has in memory.
 
 A model that verifies draft trees has a KV cache with a slot for each sequence (`TreeSlots`). A
-model that ignores a tree mask, or whose layers keep a state, has a cache of its own for one
-sequence, in which it takes drafts without branches, or where that gives other logits one token a
-forward pass (`StateSlots`).
+model that ignores a tree mask, or whose layers keep a state, has a cache of its own, for one
+sequence (`StateSlots`). It takes drafts without branches; if those change its logits, it takes one
+token per forward pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,8 +36,8 @@ from ngtcli.drafting.tree import DraftTree
 from ngtcli.system.machine import free_memory
 
 _SPARE = 64  # KV positions after the last draft, for padding (guess; more are added when needed)
-# Of a GPU's free memory, so much at most is for buffers that stay. Guess: the rest is for several
-# sequences, for the prefix cache, and for forward passes.
+# The maximum share of a GPU's free memory for buffers that stay (guess: the rest is for several
+# sequences, for the prefix cache, and for forward passes).
 _SHARE = 0.25
 
 
@@ -46,12 +46,12 @@ class Need:
     """The needs of a sequence that is opened.
 
     Attributes:
-        tokens: KV positions, drafts included.
+        tokens: The number of KV positions, including those for drafts.
         numerics: Which sizes its forward passes have.
-        token_ids: Of its prompt; (): nothing cached is looked for.
-        cache_policy: What is cached of the prompt.
+        token_ids: The token ids of its prompt; (): do not look for cached prefixes.
+        cache_policy: How the prompt may use the prefix cache; None: it is not cached.
         reader: Gets the hidden states of all tokens that are prefilled or kept.
-        length: The tokens that the sequence begins with; 0: that is not known.
+        length: The number of tokens that the sequence begins with; 0: it is not known.
     """
 
     tokens: int
@@ -63,7 +63,10 @@ class Need:
 
     @property
     def state_layers(self) -> Sequence[int]:
-        """The layers whose hidden states the reader wants of every token, not of the last alone."""
+        """The layers of which the reader wants the hidden states of every token, not of the last.
+
+        Empty if it wants those of the last token alone.
+        """
         return self.reader.layers if self.reader is not None and self.reader.reads_all else ()
 
 
@@ -72,18 +75,19 @@ class Slot(Protocol):
 
     @property
     def length(self) -> int:
-        """The tokens that are in it."""
+        """The number of tokens that are in it."""
 
     def prefill(self, ids: Sequence[int], chunk: int, progress: Callable[[int], object]) -> None:
         """Read `ids` in chunks; `progress` is called before each with the number that was read."""
 
     def keep(self, nodes: Sequence[int]) -> None:
-        """Keep of the last forward pass the root and these nodes of its tree."""
+        """Keep the root and these nodes of the tree of the last forward pass."""
 
     def cut(self, length: int) -> None:
         """Drop all tokens from `length` on.
 
-        Layers with a sliding window may lack what they need of those before: then more are dropped.
+        Layers with a sliding window may have dropped tokens before `length` that they would need;
+        then the cut is earlier.
         """
 
 
@@ -109,7 +113,7 @@ class TreeSlot:
         chunk: int = CHUNK,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """As `Slot`; the model computes logits of one token of each chunk only."""
+        """As `Slot`; the model computes logits for only one token of each chunk."""
         for first in range(0, len(ids), chunk):
             progress(first)
             self._slots.prefill_chunk(self._kv, ids[first : first + chunk])
@@ -130,7 +134,7 @@ class TreeSlots:
     Attributes:
         cache: The KV cache.
         prefixes: The prefix cache; None: there is none.
-        reader: Gets the hidden states of the sequence that was opened last, where it is one.
+        reader: Gets the hidden states of the sequence that was opened last; None if there is none.
     """
 
     def __init__(
@@ -161,14 +165,14 @@ class TreeSlots:
         return self._last
 
     def use_any_rows(self) -> None:
-        """From now on forward passes are exact no more: each has as many rows as it needs."""
+        """End exact decoding: from now on each forward pass has as many rows as it needs."""
         self._numerics = NOT_EXACT
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens before the sequence has to be opened again, if there is such a number.
+        """The number of tokens after which the sequence must be opened again; None: there is none.
 
-        Behind the border of LongRoPE all tokens have other rotary positions.
+        Beyond the border of LongRoPE all tokens have other rotary positions.
         """
         return None if self._has_long_rope else self.runner.long_rope.border
 
@@ -178,17 +182,21 @@ class TreeSlots:
     def open(self, number: int, need: Need, context: int) -> tuple[TreeSlot, Reused]:
         """Open a slot for a sequence; later slots are discarded.
 
-        This is one transaction: find what is cached of the prompt, cache what the slot has and
-        loses, put in what lies in other slots, make room (for slots but the first `resize` has made
-        it), and put in the rest.
+        This is one transaction:
+
+        1. Find the cached prefixes of the prompt.
+        2. Cache what the slot has and will lose.
+        3. Copy in the chunks that are in other slots.
+        4. Make room. For slots other than the first, `resize` has made it.
+        5. Copy in the other chunks.
 
         Args:
-            number: Of the slot.
+            number: The index of the slot.
             need: What the sequence needs.
-            context: The most tokens of the model.
+            context: The maximum number of tokens of the model.
 
         Raises:
-            MemoryError: And the like, where there is no room.
+            MemoryError: There is not enough memory; torch may raise its own errors instead.
         """
         started = perf_counter()
         cache = self.cache
@@ -238,7 +246,8 @@ class TreeSlots:
         """Return the part of a prompt that may be cached, and how."""
         token_ids = need.token_ids
         if need.reader is not None and not need.reader.reads_all:
-            token_ids = token_ids[:-1]  # it wants the last token, which is then read in any case
+            # The reader wants the hidden states of the last token, so that it must be prefilled.
+            token_ids = token_ids[:-1]
         is_split = self.runner.can_split and need.numerics.allows_any_kernel
         kernel = "apart" if is_split else ""
         if self._has_long_rope:
@@ -257,25 +266,25 @@ class TreeSlots:
                 need.reader.add(chunk.tokens, torch.stack(states, dim=1))
 
     def _capacity(self, need: Need, context: int) -> int:
-        """The KV positions that a sequence by itself gets."""
+        """Return the number of KV positions for a sequence that is decoded alone."""
         cache = self.cache
         capacity = capacity_of_sequence(need.tokens, need.numerics, spare=_SPARE, context=context)
         if cache.fixed_buffers:
             return self._staying_capacity(capacity, context)
-        # Exact passes get buffers of their own: how far apart heads lie may change bits.
+        # Exact passes get buffers of exactly this size: how far apart heads lie may change bits.
         if len(cache.slots) == 1 and not need.numerics.is_exact:
             return max(capacity, cache.slot_capacity)
         return capacity
 
     def _staying_capacity(self, needed: int, context: int) -> int:
-        """The KV positions of buffers that stay, and what is captured with them.
+        """Return the number of KV positions of buffers that stay, as captured passes need.
 
-        They hold the whole context, or as much as a share of the memory allows.
+        It is enough for the whole context, or for as much as a share of the memory allows.
         """
         cache = self.cache
         if needed <= cache.capacity:
             return cache.capacity
-        if not cache.bytes_of(1):  # a forward pass shows how large keys and values are
+        if not cache.bytes_of(1):  # Only a forward pass shows how large keys and values are.
             reader = self.reader
             self.reader = None
             self.resize(1, capacity_for(1))
@@ -297,9 +306,9 @@ class TreeSlots:
 
     @torch.inference_mode()
     def close(self, number: int, last: int) -> None:
-        """Free the slot of a sequence of a batch: the sequence of the `last` slot moves there.
+        """Free the slot of a sequence of a batch; the sequence in the slot `last` moves there.
 
-        With the last sequence the memory of the slots is freed.
+        After the last sequence the memory of the slots is freed.
         """
         if len(self.cache.slots) > 1:
             self.cache.close(number, last)
@@ -310,7 +319,7 @@ class TreeSlots:
 
     @torch.inference_mode()
     def prefill_chunk(self, slot: KVSlot, ids: Sequence[int]) -> None:
-        """Prefill one chunk, which the prefix cache may have."""
+        """Prefill one chunk, and offer it to the prefix cache."""
         started = perf_counter()
         states = self._forward_chunk(slot, ids)
         if self.prefixes is not None:
@@ -318,7 +327,11 @@ class TreeSlots:
             self.prefixes.add(self.cache, slot, ids, perf_counter() - started, states)
 
     def _forward_chunk(self, slot: KVSlot, ids: Sequence[int]) -> dict[int, Tensor]:
-        """The hidden states that are cached with a chunk, (tokens, hidden size), by layer."""
+        """Prefill a chunk.
+
+        Returns:
+            The hidden states to cache with it, (tokens, hidden size), by layer.
+        """
         self._reserve(slot.length + len(ids), slot)
         reader = self.reader
         _, *states = self.runner.prefill(
@@ -400,7 +413,7 @@ class TreeSlots:
     def score(self, layout: Layout) -> list[Tensor]:
         """Compute the logits (k + 1, vocab_size) of each sequence after its root and its k nodes.
 
-        They hold until the next forward pass.
+        They are valid until the next forward pass.
         """
         layers = self.reader.layers if self.reader is not None else ()
         count = len(layout.spans)
@@ -410,7 +423,7 @@ class TreeSlots:
         is_narrow = self.runner.is_narrow(self.cache, shape, self._graphs.captures)
         shape = shape._replace(narrow=is_narrow, has_long_rope=self._has_long_rope)
         if count > 1 and not self.cache.fixed_buffers:
-            self._graphs.took_longer = False
+            self._graphs.was_unusually_slow = False
             logits, *states = self.run(layout.packed, shape, 0, layout.spans)
         else:
             logits, *states = self._graphs.run(layout.packed, shape, layout.spans[0].own.start)
@@ -425,7 +438,7 @@ class TreeSlots:
 
     @torch.inference_mode()
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """Keep, of each sequence in the last forward pass, the root and these nodes."""
+        """Keep the root and these nodes of each sequence in the last forward pass."""
         numbers = [[0, *(node + 1 for node in path)] for path in paths]
         self.cache.keep(numbers)
         if self.reader is not None and self.reader.layers:
@@ -435,7 +448,7 @@ class TreeSlots:
 
 
 class StateSlots:
-    """The one slot of a model with a cache of its own, which begins anew with each sequence."""
+    """The only slot of a model with a cache of its own; it begins anew with each sequence."""
 
     def __init__(self, hf: Any, mode: ExecutionMode) -> None:
         self._hf = hf
@@ -470,7 +483,7 @@ class StateSlots:
         return Layout(ids, (span,), len(ids), 0, torch.empty(0))
 
     def rows_of(self, trees: Sequence[DraftTree]) -> int:
-        """As many as it needs."""
+        """Return 0: trees are not padded."""
         return 0
 
     @torch.inference_mode()

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decoding.draft_bounds import DraftBounds, draft_bounds
-from ngtcli.decoding.exact import countable_part, expect_tentative
+from ngtcli.decoding.exact import expect_tentative, part_that_counts
 from ngtcli.decoding.logits import as_guesses, highest, likeliest, on_host, padded_rows
 from ngtcli.decoding.memory_limits import fits
 from ngtcli.decoding.model import TargetModel
@@ -109,7 +109,7 @@ def run_step(
             _verify_and_emit(turn)
     with watch("cache"):
         model.keep(*(turn.emitted.kept_nodes for turn in turns))
-    seconds = None if model.took_longer else watch.elapsed_s - draft_end_s
+    seconds = None if model.was_unusually_slow else watch.elapsed_s - draft_end_s
     with watch("draft"):
         _learn(turns, seconds)
 
@@ -148,7 +148,7 @@ def _draft(
             return None
         drafting.max_nodes //= 2
         if model.reader is not None:
-            # The reader holds memory, and may have read only some of the hidden states.
+            # The heads' reader of hidden states holds memory, and may have read only some of them.
             model.reader.reset(model.length)
     for turn in turns:
         turn.tree = turn.bounds.tree(turn.draft.tree)
@@ -219,7 +219,7 @@ def _verify_and_emit(turn: _Turn) -> None:
     exact_rows = sequence.numerics.rows  # None: not exact
     try:
         path = verify(turn.tree, sequence.chooser(turn.logits, turn.chosen))
-        emitted = path if exact_rows is None else countable_part(path, sequence.log, exact_rows)
+        emitted = path if exact_rows is None else part_that_counts(path, sequence.log, exact_rows)
         sequence.emit(emitted, turn.tree)
     except NgtError as error:  # For example, the logits are not finite.
         sequence.error = error

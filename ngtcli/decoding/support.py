@@ -25,17 +25,17 @@ class Support:
 
     @classmethod
     def no(cls, why: str) -> Self:
-        """It does not."""
+        """Return a refusal with this reason."""
         return cls(Ability.NO, why)
 
     @property
     def is_supported(self) -> bool:
-        """Return whether it is known to be possible."""
+        """Return whether the thing is known to be possible."""
         return self.ability is Ability.YES
 
     @property
     def is_refused(self) -> bool:
-        """Return whether it is known to be impossible."""
+        """Return whether the thing is known to be impossible."""
         return self.ability is Ability.NO
 
 
@@ -48,7 +48,7 @@ class DraftSupport(Enum):
 
     TREES = "trees"  # any, in a cache that can be rolled back
     CHAINS = "chains"  # those without branches, in the model's own cache
-    STEPS = "steps"  # none: one token a forward pass
+    NONE = "steps"  # no drafts: one token per forward pass (files have this value)
 
 
 class Obstacle(Enum):
@@ -63,7 +63,7 @@ class Obstacle(Enum):
     LONG_WINDOW = "long-window"
 
 
-# What messages say of each obstacle; {} is the detail.
+# What messages say about each obstacle; {} is the detail.
 SENTENCES = {
     Obstacle.KEEPS_STATE: "its layers keep a running state",
     Obstacle.STARTS_ANEW: (
@@ -87,7 +87,7 @@ class NoTrees:
     """Why a model verifies no draft trees. `detail` completes the sentence of some obstacles.
 
     Raises:
-        ValueError: A stored one is damaged: its detail is no short printable text.
+        ValueError: The detail is not a short printable text, because a stored object is damaged.
     """
 
     obstacle: Obstacle
@@ -109,11 +109,11 @@ class ExecutionMode:
 
     Attributes:
         support: The drafts that it verifies.
-        no_trees: Why not trees; None if it does.
-        crops: With CHAINS: the model's own cache crops rejected tokens. Otherwise the state from
+        no_trees: Why it verifies no draft trees; None if it does.
+        crops: With CHAINS, whether the model's own cache crops rejected tokens. If not, the state
             before the forward pass is restored, and the accepted tokens are read again.
-        window: With TREES: the tree mask applies the sliding window of the configuration.
-        chunks: Otherwise: a prompt may be prefilled in several forward passes.
+        window: With TREES, whether the tree mask applies the sliding window of the configuration.
+        chunks: With CHAINS or NONE, whether a prompt may be prefilled in several forward passes.
 
     Raises:
         ValueError: `support` and `no_trees` contradict each other.

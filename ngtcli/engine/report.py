@@ -87,7 +87,7 @@ def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
     """Return the reason that nothing was drafted."""
     if settings.drafting.method == "none":
         return "method none"
-    if model.draft_support is DraftSupport.STEPS:
+    if model.draft_support is DraftSupport.NONE:
         return model.draft_why
     if settings.drafting.num_draft == 0:
         return "num-draft is 0"
@@ -117,7 +117,7 @@ def remarks(
         yield background
     dtype = name_of(model.dtype)
     number_format = dtype if settings.model.quantize == "none" else settings.model.quantize
-    if model.draft_support is not DraftSupport.STEPS:
+    if model.draft_support is not DraftSupport.NONE:
         if numerics.is_exact:
             yield f"Exact: {numerics.why}; plain decoding with --exact has the same tokens."
         elif number_format != "float32":

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ngtcli.config import Settings, template_variables
-from ngtcli.decoding.reasoning import FORMATS, Format, Part, Thinking, part_of
+from ngtcli.decoding.reasoning import FORMATS, Format, StreamPart, Thinking, part_of
 from ngtcli.errors import UsageError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.chat import Chat, short_chat, template_of
@@ -48,14 +48,14 @@ def switched(tokenizer: Tokenizer, chat: Chat) -> Chat:
         if short_chat(tokenizer, off) != short_chat(tokenizer, on):
             return on if think == "on" else off
     part = _part_after(short_chat(tokenizer, plain), reasoning_format)
-    if part == Part.ANSWER and think == "on":
+    if part == StreamPart.ANSWER and think == "on":
         raise UsageError(
             "--think on: the chat template ends the reasoning at once", hint="Leave it out."
         )
     ending = ""
-    if part not in (Part.REASONING, Part.ANSWER):
+    if part not in (StreamPart.REASONING, StreamPart.ANSWER):
         ending += reasoning_format.opening
-    if think == "off" and part != Part.ANSWER:
+    if think == "off" and part != StreamPart.ANSWER:
         ending += reasoning_format.closing
     return replace(plain, ending=ending)
 
@@ -79,8 +79,8 @@ def thinking_of(settings: Settings, tokenizer: Tokenizer) -> Thinking | None:
         {token_ids[mark]: following for mark, following in marks.items() if mark in token_ids},
         {mark: following for mark, following in marks.items() if mark not in token_ids},
         tuple(closing_ids),
-        part or Part.ANSWER,
-        part == Part.ANSWER or settings.answer.think == "off",
+        part or StreamPart.ANSWER,
+        part == StreamPart.ANSWER or settings.answer.think == "off",
         settings.answer.max_thinking,
     )
 
@@ -94,13 +94,13 @@ def _format(tokenizer: Tokenizer, chat: Chat) -> Format | None:
     names = set(tokenizer.control.texts.values()) if template else set()
     for candidate in FORMATS:
         ending = [mark for mark in candidate.marks if mark in candidate.closing][-1]
-        has_channels = Part.HEADER in candidate.marks.values()
+        has_channels = StreamPart.HEADER in candidate.marks.values()
         if ending in template and (not has_channels or names >= set(candidate.marks)):
             return candidate
     return None
 
 
-def _part_after(text: str, reasoning_format: Format) -> Part | None:
+def _part_after(text: str, reasoning_format: Format) -> StreamPart | None:
     """Return the part that follows a rendered chat; None if its end does not tell.
 
     It is the answer only if reasoning has ended.
@@ -108,6 +108,6 @@ def _part_after(text: str, reasoning_format: Format) -> Part | None:
     text = text.rstrip()
     marks = reasoning_format.marks
     part = next((following for mark, following in marks.items() if text.endswith(mark)), None)
-    if part == Part.CHANNEL:
+    if part == StreamPart.CHANNEL:
         return part_of(text.removesuffix("<|message|>").rpartition("<|channel|>")[2])
-    return Part.HEADER if Part.HEADER in marks.values() else part
+    return StreamPart.HEADER if StreamPart.HEADER in marks.values() else part

@@ -26,7 +26,7 @@ from ngtcli.decoding.exactness.trials import PathTrial, gives_equal_bits, is_exa
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.decoding.reasoning import Part, Thinking
+from ngtcli.decoding.reasoning import StreamPart, Thinking
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.registry import method_names
@@ -81,9 +81,9 @@ def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
     elif end == "end":
         model.end_ids = frozenset({rng.choice(free.output)})
     elif end == "thought":
-        marks = {rng.choice(free.output): Part.REASONING, 11: Part.ANSWER}
+        marks = {rng.choice(free.output): StreamPart.REASONING, 11: StreamPart.ANSWER}
         thinking = Thinking(
-            marks, {}, (10, 11, 10), Part.REASONING, False, rng.randrange(max_tokens)
+            marks, {}, (10, 11, 10), StreamPart.REASONING, False, rng.randrange(max_tokens)
         )
         limits = replace(limits, thinking=thinking)
     truth, text = run(model, make_drafter("none"), prompt, sampling, limits, rows)

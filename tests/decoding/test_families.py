@@ -156,7 +156,7 @@ def test_rounding_does_not_hide_that_passes_start_anew(
     model.use(ExecutionMode())
     monkeypatch.setattr(probe, "_kinds", lambda _: set())  # not all configurations name them
     assert probe.find_mode(model) == ExecutionMode(
-        DraftSupport.STEPS, NoTrees(Obstacle.STARTS_ANEW), chunks=False
+        DraftSupport.NONE, NoTrees(Obstacle.STARTS_ANEW), chunks=False
     )
 
 

@@ -31,7 +31,7 @@ from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.decoding.reasoning import Part, Thinking
+from ngtcli.decoding.reasoning import StreamPart, Thinking
 from ngtcli.decoding.sampling import draw, keys_of, warp
 from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
 from ngtcli.drafting.origins import GRAMMAR
@@ -509,11 +509,11 @@ def test_reasoning_is_free_and_the_grammar_begins_behind_it(
     free = answer(model, make_drafter("none"), prompt, None, SAMPLED)[0].output
     closing = (5, 6, free[9], 7)
     thinking = Thinking(
-        tokens={free[9]: Part.ANSWER, free[0]: Part.REASONING},
+        tokens={free[9]: StreamPart.ANSWER, free[0]: StreamPart.REASONING},
         texts={},
         closing=closing,
-        part=Part.ANSWER if is_opened else Part.REASONING,
-        settled=False,
+        part=StreamPart.ANSWER if is_opened else StreamPart.REASONING,
+        is_closed=False,
         max_tokens=max_tokens,
     )
 

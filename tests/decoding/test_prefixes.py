@@ -508,7 +508,7 @@ def test_a_batch_writes_its_last_prompt_too(tmp_path: Path) -> None:
 def test_models_that_keep_nothing_say_why() -> None:
     state = as_target(make_hf("llama"))
     assert state.prefix_caching.is_supported
-    state.use(ExecutionMode(DraftSupport.STEPS, NoTrees(Obstacle.KEEPS_STATE)))
+    state.use(ExecutionMode(DraftSupport.NONE, NoTrees(Obstacle.KEEPS_STATE)))
     assert state.prefix_caching.is_refused
     assert state.prefix_caching.why == "its layers keep a running state"
     state.keep_prefixes(memory=True)

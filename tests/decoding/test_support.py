@@ -80,6 +80,6 @@ def test_each_obstacle_has_a_sentence_of_its_own(obstacle: Obstacle) -> None:
 
 def test_only_a_model_that_verifies_no_trees_has_an_obstacle() -> None:
     with pytest.raises(ValueError):
-        ExecutionMode(DraftSupport.STEPS)
+        ExecutionMode(DraftSupport.NONE)
     with pytest.raises(ValueError):
         ExecutionMode(DraftSupport.TREES, NoTrees(Obstacle.KEEPS_STATE))

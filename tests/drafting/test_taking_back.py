@@ -233,7 +233,7 @@ def test_what_a_grammar_forces_stands_before_the_draft_of_auto(
     drafting, prompt = make(), [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
     context, log = Context(prompt, vocabulary=99), TokenLog(prompt)
     drafter = drafting.join(context, log)
-    guide = SimpleNamespace(decides_alone=True, matcher=Forcing([4, 9]))
+    guide = SimpleNamespace(grammar_decides=True, matcher=Forcing([4, 9]))
     sequence: Any = SimpleNamespace(
         drafter=drafter,
         log=log,

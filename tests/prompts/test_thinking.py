@@ -17,7 +17,7 @@ from transformers import LogitsProcessor
 
 from ngtcli.config import Settings
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.reasoning import FORMATS, Part, TextStream, Thinking
+from ngtcli.decoding.reasoning import FORMATS, StreamPart, TextStream, Thinking
 from ngtcli.documents.load import Document
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.steps import Token
@@ -61,13 +61,13 @@ def stream_of(
 
 
 def thinking_with(
-    part: Part,
+    part: StreamPart,
     *,
-    tokens: Mapping[int, Part] | None = None,
-    texts: Mapping[str, Part] | None = None,
+    tokens: Mapping[int, StreamPart] | None = None,
+    texts: Mapping[str, StreamPart] | None = None,
 ) -> Thinking:
     """Marks after a prompt that ends in `part`; what closes reasoning plays no role."""
-    return Thinking(tokens or {}, texts or {}, (0,), part, settled=False, max_tokens=9)
+    return Thinking(tokens or {}, texts or {}, (0,), part, is_closed=False, max_tokens=9)
 
 
 def split(texts: Sequence[str], thinking: Thinking, stop: Sequence[str] = ()) -> tuple[str, str]:
@@ -104,8 +104,8 @@ def cut(text: str, positions: Sequence[int], marks: Sequence[str] = ()) -> list[
 
 
 def mark_tokens(
-    texts: Sequence[str], marks: Mapping[str, Part]
-) -> tuple[dict[int, Part], list[str]]:
+    texts: Sequence[str], marks: Mapping[str, StreamPart]
+) -> tuple[dict[int, StreamPart], list[str]]:
     """Make each mark a control token: its part by token id, and texts in which marks are empty."""
     tokens = {i: marks[text] for i, text in enumerate(texts) if text in marks}
     return tokens, ["" if text in marks else text for text in texts]
@@ -115,7 +115,7 @@ WORDS = st.text("a< \n/think>", max_size=12).filter(lambda text: "think>" not in
 BORDERS = st.lists(st.integers(0, 200), max_size=40)
 # Who writes the mark that opens the reasoning; "none": there is no reasoning.
 OPENED_BY = st.sampled_from(["model", "prompt", "none"])
-THINK_TAGS = {"<think>": Part.REASONING, "</think>": Part.ANSWER}
+THINK_TAGS = {"<think>": StreamPart.REASONING, "</think>": StreamPart.ANSWER}
 
 
 @given(WORDS, WORDS, OPENED_BY, BORDERS, st.booleans(), st.sampled_from(["", "a<", " \n"]))
@@ -124,7 +124,7 @@ def test_tags_split_a_stream_as_a_search_of_the_complete_text(
 ) -> None:
     opening = "\n<think>" if opened_by == "model" else ""
     text = answer if opened_by == "none" else f"{opening}{reasoning}</think>{answer}"
-    part = Part.REASONING if opened_by == "prompt" else Part.ANSWER
+    part = StreamPart.REASONING if opened_by == "prompt" else StreamPart.ANSWER
     if are_tokens:
         tokens, texts = mark_tokens(cut(text, borders, list(THINK_TAGS)), THINK_TAGS)
         thinking = thinking_with(part, tokens=tokens)
@@ -163,7 +163,7 @@ def test_channels_split_a_stream_as_a_search_of_the_complete_text(
     )
     tokens, texts = mark_tokens(cut(text, borders, list(harmony_marks)), harmony_marks)
 
-    reasoning, answer = split(texts, thinking_with(Part.HEADER, tokens=tokens))
+    reasoning, answer = split(texts, thinking_with(StreamPart.HEADER, tokens=tokens))
 
     matches = re.findall(r"<\|channel\|>(\w+)<\|message\|>([^<]*)", text)
     thoughts = [message for channel, message in matches if channel != "final"]
@@ -174,7 +174,7 @@ def test_channels_split_a_stream_as_a_search_of_the_complete_text(
 
 def test_reasoning_may_quote_a_mark() -> None:
     texts = ["", "the tag ", "</think>", " ends it"]
-    closed_by_first_token = thinking_with(Part.REASONING, tokens={0: Part.ANSWER})
+    closed_by_first_token = thinking_with(StreamPart.REASONING, tokens={0: StreamPart.ANSWER})
     stream = stream_of(texts, closed_by_first_token, max_reasoning=9)
 
     reasoning = [stream.push(token)[0] for token in (1, 2, 3, 0)]
@@ -183,12 +183,14 @@ def test_reasoning_may_quote_a_mark() -> None:
 
 
 def test_a_model_that_breaks_its_format_still_answers() -> None:
-    thinking = thinking_with(Part.HEADER, tokens={9: Part.HEADER})
+    thinking = thinking_with(StreamPart.HEADER, tokens={9: StreamPart.HEADER})
     assert split(["Nine", " o'clock"], thinking) == ("", "Nine o'clock")
 
 
 def test_an_answer_without_tags_is_shown_at_once() -> None:
-    stream = stream_of(["Nine"], thinking_with(Part.ANSWER, texts=THINK_TAGS), max_reasoning=9)
+    stream = stream_of(
+        ["Nine"], thinking_with(StreamPart.ANSWER, texts=THINK_TAGS), max_reasoning=9
+    )
     assert stream.push(0) == (None, "Nine")
 
 
@@ -198,10 +200,10 @@ def test_an_answer_without_tags_is_shown_at_once() -> None:
 @pytest.mark.parametrize(
     ("kind", "part", "closing"),
     [
-        ("qwen", Part.ANSWER, "\n</think>\n\n"),
-        ("deepseek", Part.REASONING, "\n</think>\n\n"),
-        ("harmony", Part.HEADER, "<|end|><|start|>assistant<|channel|>final<|message|>"),
-        ("granite", Part.ANSWER, "\nHere is my response:\n\n"),
+        ("qwen", StreamPart.ANSWER, "\n</think>\n\n"),
+        ("deepseek", StreamPart.REASONING, "\n</think>\n\n"),
+        ("harmony", StreamPart.HEADER, "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        ("granite", StreamPart.ANSWER, "\nHere is my response:\n\n"),
     ],
 )
 def test_the_template_names_the_format(kind: str, part: str, closing: str) -> None:
@@ -209,7 +211,7 @@ def test_the_template_names_the_format(kind: str, part: str, closing: str) -> No
     thinking = thinking_of(Settings.of(max_thinking=7), Tokenizer(backend))
     assert thinking is not None
     assert thinking.part == part
-    assert not thinking.settled
+    assert not thinking.is_closed
     assert thinking.max_tokens == 7
     assert backend.decode(thinking.closing) == closing
     assert thinking.extra_tokens == 7 + 2 * len(thinking.closing)
@@ -235,20 +237,25 @@ SWITCHES = {"qwen": "enable_thinking", "v3.1": "thinking", "granite": "thinking"
 @pytest.mark.parametrize(
     ("kind", "think", "end", "part"),
     [
-        ("qwen", "auto", "<|im_start|>assistant\n", Part.ANSWER),
-        ("qwen", "on", "<|im_start|>assistant\n", Part.ANSWER),
-        ("qwen", "off", f"<|im_start|>assistant\n{EMPTY}", Part.ANSWER),
-        ("deepseek", "on", f"<|im_end|>{OPENED}", Part.REASONING),
-        ("deepseek", "off", f"<|im_end|>{EMPTY}", Part.ANSWER),
-        ("v3.1", "on", f"<|im_end|>{OPENED.strip()}", Part.REASONING),
-        ("v3.1", "off", "<|im_end|></think>", Part.ANSWER),
-        ("old r1", "on", f"<|im_end|>{OPENED}", Part.REASONING),
-        ("old r1", "off", f"<|im_end|>{EMPTY}", Part.ANSWER),
-        ("harmony", "auto", "<|start|>assistant", Part.HEADER),
-        ("harmony", "on", "assistant<|channel|>analysis<|message|>", Part.REASONING),
-        ("harmony", "off", f"assistant<|channel|>analysis<|message|>{FINAL_CHANNEL}", Part.ANSWER),
-        ("granite", "on", "'Here is my response:'.\nassistant: ", Part.ANSWER),
-        ("granite", "off", "user: 1\nassistant: ", Part.ANSWER),
+        ("qwen", "auto", "<|im_start|>assistant\n", StreamPart.ANSWER),
+        ("qwen", "on", "<|im_start|>assistant\n", StreamPart.ANSWER),
+        ("qwen", "off", f"<|im_start|>assistant\n{EMPTY}", StreamPart.ANSWER),
+        ("deepseek", "on", f"<|im_end|>{OPENED}", StreamPart.REASONING),
+        ("deepseek", "off", f"<|im_end|>{EMPTY}", StreamPart.ANSWER),
+        ("v3.1", "on", f"<|im_end|>{OPENED.strip()}", StreamPart.REASONING),
+        ("v3.1", "off", "<|im_end|></think>", StreamPart.ANSWER),
+        ("old r1", "on", f"<|im_end|>{OPENED}", StreamPart.REASONING),
+        ("old r1", "off", f"<|im_end|>{EMPTY}", StreamPart.ANSWER),
+        ("harmony", "auto", "<|start|>assistant", StreamPart.HEADER),
+        ("harmony", "on", "assistant<|channel|>analysis<|message|>", StreamPart.REASONING),
+        (
+            "harmony",
+            "off",
+            f"assistant<|channel|>analysis<|message|>{FINAL_CHANNEL}",
+            StreamPart.ANSWER,
+        ),
+        ("granite", "on", "'Here is my response:'.\nassistant: ", StreamPart.ANSWER),
+        ("granite", "off", "user: 1\nassistant: ", StreamPart.ANSWER),
     ],
 )
 def test_reasoning_is_switched_by_the_template_or_by_marks_after_it(
@@ -262,7 +269,7 @@ def test_reasoning_is_switched_by_the_template_or_by_marks_after_it(
     assert rendered.text.endswith(end)
     assert thinking is not None
     assert thinking.part == part
-    assert thinking.settled == (think == "off")
+    assert thinking.is_closed == (think == "off")
 
     # Where the template has a switch, the template alone is the reference.
     if kind in SWITCHES and think != "auto":
@@ -312,11 +319,11 @@ def test_think_off_in_a_configuration_file_means_off(folder: Path, tmp_path: Pat
 
 # Marks among the tokens of a random model, so that it opens and closes reasoning by chance.
 RANDOM_MARKS = Thinking(
-    tokens={40: Part.REASONING, 41: Part.ANSWER, 42: Part.ANSWER},
+    tokens={40: StreamPart.REASONING, 41: StreamPart.ANSWER, 42: StreamPart.ANSWER},
     texts={},
     closing=(50, 41, 51),
-    part=Part.REASONING,
-    settled=False,
+    part=StreamPart.REASONING,
+    is_closed=False,
     max_tokens=12,
 )
 
@@ -340,25 +347,25 @@ class CloseReasoning(LogitsProcessor):
 
 def forced_token(output: Sequence[int], max_reasoning: int) -> int | None:
     """The closing token that must come next, or None, counted from the first token on."""
-    part = Part.REASONING
+    part = StreamPart.REASONING
     reasoning_tokens = 0
     closing_tokens = 0  # how many of the closing tokens have been written
     answer_begun = False
     for token in output:
-        if closing_tokens or (part == Part.REASONING and reasoning_tokens >= max_reasoning):
+        if closing_tokens or (part == StreamPart.REASONING and reasoning_tokens >= max_reasoning):
             closing_tokens += 1
         is_mark = token in RANDOM_MARKS.tokens and not answer_begun
         if is_mark:
             part = RANDOM_MARKS.tokens[token]
-        if part == Part.REASONING or is_mark or closing_tokens:
+        if part == StreamPart.REASONING or is_mark or closing_tokens:
             reasoning_tokens += 1
-        if part == Part.ANSWER and not is_mark:
+        if part == StreamPart.ANSWER and not is_mark:
             answer_begun = True
         if closing_tokens == len(RANDOM_MARKS.closing):
             closing_tokens = 0
-            part = Part.ANSWER
+            part = StreamPart.ANSWER
 
-    if closing_tokens or (part == Part.REASONING and reasoning_tokens >= max_reasoning):
+    if closing_tokens or (part == StreamPart.REASONING and reasoning_tokens >= max_reasoning):
         return RANDOM_MARKS.closing[closing_tokens]
     return None
 

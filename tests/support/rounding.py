@@ -45,7 +45,7 @@ class RoundingModel:
     context_why = ""
     takes_drafts = True
     name = "rounding"
-    takes_chains = took_longer = False
+    takes_chains = was_unusually_slow = False
     draws = None  # nothing is captured
     reused = Reused()
 
