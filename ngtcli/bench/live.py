@@ -236,21 +236,21 @@ def run_live(source: Live, settings: Settings, options: BenchOptions) -> results
     # A prompt that does not fit is reported before anything is measured.
     source.built_prompts(session)
     model = session.model
-    race = records.raced(source, options, settings, source.prompts, splits=True)
+    measurement = records.measure_methods(source, options, settings, source.prompts, splits=True)
     notes = []
     if not model.takes_drafts:
         notes.append(f"{settings.model.model} decodes without drafts: {model.mode.why}")
     return results.LiveResult(
         model=settings.model.model,
         machine=machine(model),
-        questions=len(race.measured()),
+        questions=len(measurement.measured()),
         rounds=options.rounds,
         max_tokens=settings.answer.max_tokens,
         fresh=options.fresh,
-        interrupted=race.interrupted,
+        interrupted=measurement.interrupted,
         notes=notes,
-        rows=summarized(race),
-        refused=race.refused,
+        rows=summarized(measurement),
+        refused=measurement.refused,
     )
 
 

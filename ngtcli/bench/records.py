@@ -132,8 +132,8 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Race:
-    """The records of a measurement.
+class Measurement:
+    """A measurement: its cells, and the records so far.
 
     Attributes:
         cells: The cells that take part.
@@ -232,39 +232,45 @@ def take(
         yield Record(key, turn.prompt, turn.round, generation, seconds)
 
 
-def raced(
+def measure_methods(
     source: Source[P],
     options: BenchOptions,
     settings: Settings,
     warm: Sequence[P],
     *,
     splits: bool = False,
-) -> Race:
+) -> Measurement:
     """Measure the methods of `options`, with plain decoding and its rivals beside them.
 
-    Each answers `warm` before, untimed. Raises UsageError where no method can run, what plain
-    decoding raises, and KeyboardInterrupt where no prompt was answered by all.
+    Each method answers the prompts `warm` before that, untimed.
+
+    Raises:
+        UsageError: No method can run.
+        KeyboardInterrupt: The user interrupted it before all methods had answered a prompt.
+        Exception: Plain decoding failed with this error.
     """
     cells, refused = cells_of((BASELINE, *options.methods), options.num_drafts, settings)
     for name in AGAINST if options.against else ():
         cells.append(replace(cells[0], key=name, values={"method": name}))
-    race = Race(cells, refused=refused)
-    warm_up(source, race, warm, fresh=options.fresh)
-    check_some_left(options.methods, race.cells, race.refused)
-    turns = list(by_prompt(race.cells, len(source.prompts), options.rounds))
-    for _ in run(source, race, turns, fresh=options.fresh, splits=splits):
+    measurement = Measurement(cells, refused=refused)
+    warm_up(source, measurement, warm, fresh=options.fresh)
+    check_some_left(options.methods, measurement.cells, measurement.refused)
+    turns = list(by_prompt(measurement.cells, len(source.prompts), options.rounds))
+    for _ in run(source, measurement, turns, fresh=options.fresh, splits=splits):
         pass
-    if race.interrupted and not race.measured():
+    if measurement.interrupted and not measurement.measured():
         raise KeyboardInterrupt
-    return race
+    return measurement
 
 
-def warm_up(source: Source[P], race: Race, prompts: Sequence[P], *, fresh: bool = False) -> None:
+def warm_up(
+    source: Source[P], measurement: Measurement, prompts: Sequence[P], *, fresh: bool = False
+) -> None:
     """Let every cell answer `prompts` untimed, which fills caches; leave out those that cannot.
 
     Raises what plain decoding raises, without which there is no measurement.
     """
-    for cell in list(race.cells):
+    for cell in list(measurement.cells):
         reporting.status(f"Warming up: {cell.key}")
         turns = by_prompt([cell], len(prompts), 1)
         try:
@@ -273,22 +279,22 @@ def warm_up(source: Source[P], race: Race, prompts: Sequence[P], *, fresh: bool 
         except _UNAVAILABLE as error:
             if cell.key == BASELINE:
                 raise
-            race.refuse(cell, error)
+            measurement.refuse(cell, error)
 
 
 def run(
     source: Source[P],
-    race: Race,
+    measurement: Measurement,
     turns: Sequence[Turn],
     *,
     fresh: bool = False,
     splits: bool = False,
 ) -> Iterator[Record]:
-    """Take turns, add their records to the race and yield them. An interrupt ends the race.
+    """Take turns, add their records to the measurement and yield them; an interrupt ends it.
 
     Args:
         source: Answers.
-        race: Receives the records.
+        measurement: Receives the records.
         turns: The turns, in order.
         fresh: Whether drafters forget everything at each prompt.
         splits: Whether to add a round in which the parts of a step are timed separately.
@@ -309,15 +315,15 @@ def run(
     prompts = source.prompts
     try:
         for record in take(source, turns, prompts, fresh=fresh, on_turn=report_turn):
-            race.records.append(record)
+            measurement.records.append(record)
             yield record
         if not splits:
             return
-        for cell in race.cells:
+        for cell in measurement.cells:
             if cell.key in AGAINST:
                 continue
             reporting.status(f"Splitting the time of {cell.key}")
             split_turns = by_prompt([cell], len(prompts), 1)
-            race.splits += take(source, split_turns, prompts, fresh=fresh, split=True)
+            measurement.splits += take(source, split_turns, prompts, fresh=fresh, split=True)
     except KeyboardInterrupt:
-        race.interrupted = True
+        measurement.interrupted = True

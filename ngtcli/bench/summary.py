@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
 from ngtcli.bench.grid import BASELINE, Cell
-from ngtcli.bench.records import Generation, Race, Record
+from ngtcli.bench.records import Generation, Measurement, Record
 from ngtcli.drafting.steps import PARTS
 from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
 
@@ -49,8 +49,9 @@ class Group:
         cell: The cell.
         prompts: The indices of the prompts.
         records: The records of all cells.
-        splits: The records whose parts of a step were timed separately, if there are any.
-        by_wall: Whether a prompt's seconds are wall time with prefill, or of decoding alone.
+        splits: Records of extra runs in which each phase of a step was timed, if there are any.
+        by_wall: Whether a prompt's seconds are wall time with the prefill, or those of decoding
+            alone.
 
     Attributes:
         rounds: The cell's records of each prompt.
@@ -58,7 +59,7 @@ class Group:
         last: The answers of the last round.
         tokens: New tokens in the last round.
         steps: Steps in the last round.
-        split: The answers whose parts of a step were timed separately.
+        split: The answers of the extra runs.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Group:
             self.split += [record.generation for record in split_records]
 
     def sum_of(self, name: str) -> int | None:
-        """Return the sum of a count over all answers; None if one answer does not have it."""
+        """Return the sum of a count over the last round; None if one answer does not have it."""
         counts = [getattr(g, name) for g in self.last]
         return None if None in counts else sum(counts)
 
@@ -423,12 +424,12 @@ def json_rows(row: type) -> Any:
     return field(metadata=json_key(form=rows_json, schema=schema))
 
 
-def summarized(race: Race) -> list[Row]:
+def summarized(measurement: Measurement) -> list[Row]:
     """Make a row for each cell, over the prompts that every cell has answered."""
-    prompts = race.measured()
-    records = race.answers()
-    splits = {(record.cell, record.prompt): [record] for record in race.splits}
+    prompts = measurement.measured()
+    records = measurement.answers()
+    splits = {(record.cell, record.prompt): [record] for record in measurement.splits}
     rows = []
-    for cell in race.cells:
+    for cell in measurement.cells:
         rows.append(row_of(Row, Group(cell, prompts, records, splits, by_wall=True)))
     return rows

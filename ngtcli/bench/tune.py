@@ -1,13 +1,14 @@
 """`ngt tune`: measures the cells of a grid on a model, and chooses one.
 
-A journal has the finished passes, so that a sweep can be resumed. A pass is one cell's answers to
-all prompts in one round, since its drafter learns from prompt to prompt. The chosen cell's settings
-can be written as a preset. Imports no torch.
+A journal has the finished runs, so that a sweep can be resumed. A run is one cell's answers to all
+prompts in one round, since its drafter learns from prompt to prompt. The chosen cell's settings can
+be written as a preset. Imports no torch.
 
 The best cell has the highest median of tokens/s over rounds. Another cell is tied with it if their
-rounds overlap, or if the best cell may owe its lead to the selection of prompts (a paired
-bootstrap): prompts are drawn 1,000 times with replacement, for both cells alike, and the best cell
-is not ahead in more than 2.5% of the draws. With fewer than six prompts all cells are tied. Of the
+rounds overlap, or if the best cell may owe its lead to the selection of prompts. A paired bootstrap
+decides this: the prompts are drawn 1,000 times with replacement, the same ones for both cells. If
+the best cell is not ahead in more than 25 of these draws, the cells are tied. With fewer than six
+prompts all cells are tied. Of the
 tied cells that are nearly as fast as the best, the one with the smallest trie is chosen: it costs
 the least to build and to store. If some cell was measured only once, the noise of rounds is unknown
 and the report says so. The report of an interrupted sweep is about the cells measured so far.
@@ -22,7 +23,7 @@ from typing import Any
 
 from ngtcli import __version__
 from ngtcli.bench.grid import Grid
-from ngtcli.bench.records import P, Race, Record, Source, Turn, by_cell, run
+from ngtcli.bench.records import Measurement, P, Record, Source, Turn, by_cell, run
 from ngtcli.bench.results import SweepData, SweepReport, digest
 from ngtcli.bench.summary import CellRow, Group, row_of
 from ngtcli.config import settings_in
@@ -40,11 +41,11 @@ from ngtcli.words import counted
 
 LEVEL = 0.025  # share of draws in which the best cell may be behind without being tied
 DRAWS = 1000  # bootstrap draws of prompts
-MIN_PROMPTS = 6  # of fewer, all may well favor one cell by chance
+MIN_PROMPTS = 6  # with fewer prompts, all of them may favor one cell by chance
 NEAR = 0.02  # a tied cell that is slower by more than this share is not chosen
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)  # names of presets
 VERSION = 5
-_MAX_PASS_BYTES = 100_000_000  # of a pass in the journal (guess: a prompt has some thousand)
+_MAX_RUN_BYTES = 100_000_000  # of a run in the journal (guess: a record has a few thousand)
 _HINT = "Name another with --state, or start again with --fresh."
 _KIND: Any = list[Record]
 _FORM: Form[list[Record]] = Form(
@@ -53,16 +54,16 @@ _FORM: Form[list[Record]] = Form(
 
 
 class State:
-    """The finished passes of a sweep in a journal. Call `close` at the end.
+    """The finished runs of a sweep in a journal. Call `close` at the end.
 
     Args:
-        path: The journal, to which each pass is appended when it is finished.
-        key: Stands for everything that makes passes comparable.
-        prompts: Number of prompts in a pass.
-        fresh: Whether to discard the passes in the journal.
+        path: The journal, to which each run is appended when it is finished.
+        key: Stands for everything that makes runs comparable.
+        prompts: The number of prompts in a run.
+        fresh: Whether to discard the runs in the journal.
 
     Attributes:
-        done: The finished passes by cell and round.
+        done: The finished runs by cell and round.
 
     Raises:
         UsageError: The file belongs to another measurement or cannot be used.
@@ -71,47 +72,47 @@ class State:
     def __init__(self, path: Path, key: str, prompts: int, fresh: bool = False) -> None:
         self.path = path
         self._prompts = prompts
-        self._unfinished: list[Record] = []  # records of the current pass
+        self._unfinished: list[Record] = []  # records of the current run
         with errors_named(path, _HINT, UsageError, resumes=not fresh):
             path.parent.mkdir(parents=True, exist_ok=True)
-        self._journal = Journal(path.resolve(), _FORM, {"key": key}, _MAX_PASS_BYTES, restart=fresh)
+        self._journal = Journal(path.resolve(), _FORM, {"key": key}, _MAX_RUN_BYTES, restart=fresh)
         self.close = self._journal.close
         self.done: dict[tuple[str, int], list[Record]] = {}
         for _, records in self._journal:
-            key_of_pass = self._pass_key(records)
-            if key_of_pass is not None:
-                self.done[key_of_pass] = records
+            key_of_run = self._run_key(records)
+            if key_of_run is not None:
+                self.done[key_of_run] = records
 
-    def _pass_key(self, records: list[Record]) -> tuple[str, int] | None:
-        """Return the cell and round of a pass; None if the records are not one complete pass."""
+    def _run_key(self, records: list[Record]) -> tuple[str, int] | None:
+        """Return the cell and round of a run; None if the records are not one complete run."""
         keys = {(record.cell, record.round) for record in records}
         is_complete = [record.prompt for record in records] == list(range(self._prompts))
         return keys.pop() if is_complete and len(keys) == 1 else None
 
     def rounds(self, cell: str, count: int) -> list[list[Record]]:
-        """Return the finished passes of a cell in the first `count` rounds."""
+        """Return the finished runs of a cell in the first `count` rounds."""
         keys = [(cell, number) for number in range(count)]
         return [self.done[key] for key in keys if key in self.done]
 
     def left(self, turns: Iterable[Turn]) -> Iterator[Turn]:
-        """Yield the turns whose passes are not finished."""
+        """Yield the turns whose runs are not finished."""
         return (turn for turn in turns if (turn.cell.key, turn.round) not in self.done)
 
     def add(self, record: Record) -> None:
-        """Add a record; the last one of a pass writes the pass to the journal."""
+        """Add a record; the last one of a run writes the run to the journal."""
         if record.prompt == 0:
             self._unfinished = []
         self._unfinished.append(record)
         if record.prompt < self._prompts - 1:
             return
-        key = self._pass_key(self._unfinished)
+        key = self._run_key(self._unfinished)
         if key is not None:
             self.done[key] = self._unfinished
             self._journal.add(self._unfinished)
 
 
 def state_key(about: SweepData, grid: Grid) -> str:
-    """Return a hash of all that makes passes comparable.
+    """Return a hash of all that makes runs comparable.
 
     It covers the data, the files of models and heads, versions, device and CPU, the settings and
     the sweep.
@@ -144,10 +145,10 @@ def default_state(key: str) -> Path:
 
 
 def measure(source: Source[P], grid: Grid, rounds: int, state: State) -> None:
-    """Measure the passes that `state` does not have yet."""
+    """Measure the runs that `state` does not have yet."""
     turns = list(state.left(by_cell(grid.cells, len(source.prompts), rounds)))
-    race = Race(grid.cells)
-    for record in run(source, race, turns):
+    measurement = Measurement(grid.cells)
+    for record in run(source, measurement, turns):
         state.add(record)
 
 
@@ -159,10 +160,10 @@ def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepRepo
     prompts = range(about.prompts)
     rows: list[CellRow] = []
     for cell in grid.cells:
-        passes = state.rounds(cell.key, rounds)
-        if passes:
+        runs = state.rounds(cell.key, rounds)
+        if runs:
             records = {
-                (cell.key, prompt): [records[prompt] for records in passes] for prompt in prompts
+                (cell.key, prompt): [records[prompt] for records in runs] for prompt in prompts
             }
             rows.append(row_of(CellRow, Group(cell, prompts, records)))
     if not rows:

@@ -16,7 +16,7 @@ from ngtcli.engine.events import Ended, Event, Message, Report, ignore
 from ngtcli.engine.no_answer import doubt_of
 from ngtcli.engine.parts import Level, Plan, advance, in_parts
 from ngtcli.engine.request import Request, Want
-from ngtcli.engine.session import AS_SET, AnswerOptions, Session
+from ngtcli.engine.session import SESSION_OPTIONS, AnswerOptions, Session
 from ngtcli.errors import NgtError
 from ngtcli.prompts.build import Prompt, check_known, look_alikes
 from ngtcli.prompts.selecting import skips_model
@@ -145,7 +145,9 @@ class Engine(ABC):
             return PreparedWithoutModel(submission, session, prompt)
         if prompt.coverage is not None and not prompt.coverage.enough:
             submission.report(Message("warn", doubt_of(prompt.coverage)))
-        options = replace(AS_SET, many=self.many, probabilities=Want.PROBABILITIES in request.wants)
+        options = replace(
+            SESSION_OPTIONS, many=self.many, probabilities=Want.PROBABILITIES in request.wants
+        )
         return self.prepare_answer(submission, session, prompt, options)
 
     def prepare_answer(
@@ -233,5 +235,9 @@ class Engine(ABC):
         """Whether `finish` has work to do."""
 
     @abstractmethod
-    def finish(self, *, store: bool) -> None:
-        """Store what was learned, when no job is left; if `store`, store the prefix cache, too."""
+    def finish(self, *, store_prefixes: bool) -> None:
+        """Store what was learned, when no job is left.
+
+        Args:
+            store_prefixes: Whether to store the prefix cache, too.
+        """

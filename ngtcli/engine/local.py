@@ -189,7 +189,10 @@ class LocalSession(session.Session):
         return load_model(spec, ready)
 
     def _captured(self, model: TargetModel) -> TargetModel:
-        """Let a model capture its forward passes as CUDA graphs if the settings say so."""
+        """Let a model capture its forward passes as CUDA graphs if the settings say so.
+
+        A model that is spread over devices is asked in any case, so that it records why it cannot.
+        """
         if self.settings.model.capture or module_devices(model.hf):
             model.capture()
         return model
@@ -293,9 +296,9 @@ class LocalSession(session.Session):
             min_disk_s = math.inf
         return CachePolicy("", True, min_disk_s, self.settings.cache.cache_mb * 1_000_000)
 
-    def save(self, *, documents: bool = True) -> None:
-        """Store what `auto` learned from finished answers, and the prefix cache if `documents`."""
-        if documents and self.model.prefixes is not None:
+    def save(self, *, store_prefixes: bool = True) -> None:
+        """Store what `auto` learned from finished answers, and the prefix cache if it is wanted."""
+        if store_prefixes and self.model.prefixes is not None:
             self.model.prefixes.store(self.model.cache)
             refused = self.model.prefixes.take_not_stored()
             if refused is not None and self.settings.cache.keep_documents == "on":
@@ -308,7 +311,7 @@ class LocalSession(session.Session):
     def sequence(
         self,
         prompt: Prompt,
-        options: session.AnswerOptions = session.AS_SET,
+        options: session.AnswerOptions = session.SESSION_OPTIONS,
         start: AnswerStart | None = None,
     ) -> DecodedSequence:
         """Return the sequence of an answer, to be decoded alone.
@@ -363,7 +366,7 @@ class LocalSession(session.Session):
         return decode(self.model, sequence, self.reading, split_times)
 
     def generate(
-        self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET
+        self, prompt: Prompt, options: session.AnswerOptions = session.SESSION_OPTIONS
     ) -> DecodedSequence:
         """Decode the whole answer to a prompt. Raises the errors of `sequence` and `decode`."""
         sequence = self.sequence(prompt, options)
@@ -376,7 +379,9 @@ class LocalSession(session.Session):
         parsed = method or self.available_method()
         return self._with_memory(parsed, lambda: self.memory.pool).build_batch()
 
-    def start(self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET) -> AnswerStart:
+    def start(
+        self, prompt: Prompt, options: session.AnswerOptions = session.SESSION_OPTIONS
+    ) -> AnswerStart:
         """Prepare an answer to a prompt without using the model."""
         if options.drafter is None:
             method = self.available_method(options.method)

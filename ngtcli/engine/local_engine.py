@@ -266,7 +266,7 @@ class LocalEngine(Engine):
     def is_open(self) -> bool:
         return self._learning is not None
 
-    def finish(self, *, store: bool) -> None:
+    def finish(self, *, store_prefixes: bool) -> None:
         # The state is reset before anything can fail: no job would begin while a decoder is closed.
         state = self._state
         learning = self._learning
@@ -278,12 +278,12 @@ class LocalEngine(Engine):
                 state.decoder.close()
         finally:
             if learning is not None:
-                learning.save(documents=store)
+                learning.save(store_prefixes=store_prefixes)
 
     def _finish_last(self) -> None:
         """Store what was learned from the last jobs, so that the next one may begin."""
         try:
-            self.finish(store=True)
+            self.finish(store_prefixes=True)
         except Exception as error:
             self.session.warn(f"what was learned was not stored: {caught(error)}")
 

@@ -39,13 +39,13 @@ class AnswerOptions:
     Attributes:
         method: The drafting method.
         num_draft: The maximum number of nodes of a draft tree.
-        split_times: Wait for the device between the parts of a step, to time each part.
+        split_times: Whether to wait for the device between the parts of a step, to time each.
         trie: The trie of the prompt's documents; the cached one is neither read nor written.
         drafter: The drafter, which was made for `method`.
-        to_the_end: Do not stop where the answer repeats itself, and take its reasoning as a part of
-            it, as other programs do.
-        many: The prompt is one of a batch.
-        probabilities: Return the probabilities of tokens.
+        to_the_end: Whether to decode as other programs do: do not stop at repetitions, and treat
+            reasoning as part of the answer.
+        many: Whether the prompt is one of a batch.
+        probabilities: Whether to return the probabilities of tokens.
     """
 
     method: str | None = None
@@ -58,7 +58,7 @@ class AnswerOptions:
     probabilities: bool = False
 
 
-AS_SET = AnswerOptions()
+SESSION_OPTIONS = AnswerOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +95,16 @@ class ModelFacts:
 class Session(Reporter, ABC):
     """Settings over a model; it makes prompts that fit the model. Subclasses have the model.
 
-    Messages go to the reporter of who makes the session, or of who asks (`sharing`).
+    Messages go to the reporter that was current when the session was made, or to the `report` of
+    `sharing`.
 
     Args:
         settings: The settings.
 
     Attributes:
-        owner: Who asks, "" for the user of this process. Prefixes of prompts are cached for their
-            owner only. Nothing is stored of another owner's documents that are not files.
+        owner: Who asks; "" for the user of this process. Cached prefixes are used only for the
+            owner who sent the prompt. For owners other than "" nothing is stored of documents that
+            did not come from files.
     """
 
     owner = ""
@@ -136,7 +138,8 @@ class Session(Reporter, ABC):
         """Return a session for one answer that shares the model and what was learned.
 
         Args:
-            settings: Its settings; they may differ in those of one answer.
+            settings: Its settings. They may differ from this session's only in settings of a single
+                answer (`PER_REQUEST`); for others use `with_settings`.
             owner: Who asks. Only the user's answers are drafted from what this session has learned.
             report: Receives messages; None: as in this session.
         """

@@ -64,15 +64,19 @@ class Submissions:
         self._running: dict[Job, _Work] = {}
         self._ended: deque[tuple[_Work, Job, Ended]] = deque()  # answers to compare with documents
         self._events: list[SubmissionEvent] = []  # for the next step to return
-        # Parts of answers that the caller has received by the next call of `step`.
-        self._delivered: list[CachedParts] = []
+        # The caches of parts whose answer has been returned; the next `step` deletes them.
+        self._part_caches_to_forget: list[CachedParts] = []
         self._reported_at = 0.0  # the last report on parts, by time.monotonic
 
     @property
     def busy(self) -> bool:
         """Whether `step` has something to do."""
         return bool(
-            self._open or self._events or self._running or self._delivered or self._engine.is_open
+            self._open
+            or self._events
+            or self._running
+            or self._part_caches_to_forget
+            or self._engine.is_open
         )
 
     def has_room(self, submission: Submission | None = None) -> bool:
@@ -131,10 +135,10 @@ class Submissions:
 
     def _end_all(self, end: Callable[[Submission], None]) -> None:
         """Close the engine, then end each open request by `end`, even where closing fails."""
-        self._delivered.clear()
+        self._part_caches_to_forget.clear()
         try:
             if self._engine.is_open:
-                self._engine.finish(store=False)
+                self._engine.finish(store_prefixes=False)
         finally:
             for submission in list(self._open):
                 end(submission)
@@ -142,8 +146,8 @@ class Submissions:
     # --- one step ---
 
     def _advance(self) -> None:
-        while self._delivered:
-            self._after_answers(self._delivered.pop().forget)
+        while self._part_caches_to_forget:
+            self._after_answers(self._part_caches_to_forget.pop().forget)
         if self._ended:
             self._complete(*self._ended[0])
         elif self._waiting and self._engine.has_room(self._waiting[0].submission):
@@ -153,7 +157,7 @@ class Submissions:
                 self._take(job, event)
             self._report_parts()
         elif self._engine.is_open:
-            self._after_answers(lambda: self._engine.finish(store=True))
+            self._after_answers(lambda: self._engine.finish(store_prefixes=True))
 
     def _take_events(self) -> list[SubmissionEvent]:
         events = self._events
@@ -222,7 +226,7 @@ class Submissions:
         if _is_echo(submission, answer):
             answer = replace(answer, finish_reason=PROMPT)
         if parts and answer.finish_reason != "interrupted":
-            self._delivered.append(parts.cache)
+            self._part_caches_to_forget.append(parts.cache)
 
         answer = replace(answer, facts=(speed_fact(settings, answer),))
         if Want.SOURCES in submission.request.wants:

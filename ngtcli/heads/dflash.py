@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import rotate_half
 
 from ngtcli.heads.files import HeadFiles, Target
 from ngtcli.heads.layers import layer, layer_config, norm, rotary, run_layer, target_ids
-from ngtcli.heads.rows import HeadPass, Sight
+from ngtcli.heads.rows import AttentionSpan, HeadPass
 
 _BLOCK_SIZE = 16  # tokens of a block unless config.json says it; that of published heads
 # Fields of config.json that variants with other formulas have: DFlash 2, DSpark, norms before
@@ -63,18 +63,18 @@ class DFlash(nn.Module):
 
         config = layer_config(layer_fields)
         self.target = target
-        self.reads = layers_read(values, target.layers)
+        self.target_layers = layers_read(values, target.layers)
         self.block = int(values.get("block_size") or _BLOCK_SIZE)
         self.depth = self.block - 1
         self.mask = int(values["mask_token_id"])
-        self.sights = tuple(_sights(values, config))
+        self.attention_spans = tuple(_attention_spans(values, config))
         self._embedding_scale = float(values.get("input_embedding_scale") or 1.0)
         self._logit_scale = float(values.get("output_multiplier") or 1.0)
         self._logit_cap = float(values.get("final_logit_softcapping") or 0.0)  # 0: no cap
         self.size = int(config.hidden_size)
         self.tokens = int(config.vocab_size)
 
-        self.fc = nn.Linear(len(self.reads) * self.size, self.size, bias=False)
+        self.fc = nn.Linear(len(self.target_layers) * self.size, self.size, bias=False)
         self.hidden_norm = norm(self.size, config)
         self.norm = norm(self.size, config)
         self.layers = nn.ModuleList(layer(config, n) for n in range(config.num_hidden_layers))
@@ -88,7 +88,7 @@ class DFlash(nn.Module):
         """Cache the keys and values of positions of the sequence.
 
         Args:
-            states: Hidden states of the target, (batch, rows, len(reads) * hidden size).
+            states: Hidden states of the target, (batch, rows, len(target_layers) * hidden size).
             head_pass: Their positions and the cache.
         """
         rows = self.hidden_norm(self.fc(states))
@@ -154,7 +154,9 @@ def layers_read(values: Mapping[str, Any], depth: int) -> tuple[int, ...]:
     return tuple(-1 if layer == depth else layer for layer in layers)
 
 
-def _sights(values: Mapping[str, Any], config: PreTrainedConfig) -> Iterator[Sight]:
+def _attention_spans(
+    values: Mapping[str, Any], config: PreTrainedConfig
+) -> Iterator[AttentionSpan]:
     """Yield what each layer sees: one with a window is causal unless config.json says otherwise."""
     causal = values.get("is_causal")
     if causal is None and values.get("sliding_window_non_causal"):
@@ -165,7 +167,7 @@ def _sights(values: Mapping[str, Any], config: PreTrainedConfig) -> Iterator[Sig
     for layer_type in layer_types:
         slides = layer_type == "sliding_attention"
         window = config.sliding_window if slides else None
-        yield Sight(window, slides if causal is None else bool(causal))
+        yield AttentionSpan(window, slides if causal is None else bool(causal))
 
 
 def network(files: HeadFiles, target: Target) -> DFlash:

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 
 from ngtcli.heads.files import DAMAGED, HeadFiles, Target
 from ngtcli.heads.layers import layer, layer_config, norm, rotary, run_layer, target_ids
-from ngtcli.heads.rows import HeadPass, Sight
+from ngtcli.heads.rows import AttentionSpan, HeadPass
 
 # Positions that a position attends to: those that published heads were trained on.
 WINDOW = 2048
@@ -35,7 +35,7 @@ class Eagle(nn.Module):
     """
 
     depth = DEPTH
-    reads: tuple[int, ...] = (-1,)
+    target_layers: tuple[int, ...] = (-1,)
     ids: Tensor | None = None
 
     def __init__(
@@ -45,7 +45,7 @@ class Eagle(nn.Module):
         self.target = target
         self.size = int(config.hidden_size)
         self.tokens = int(config.vocab_size)
-        self.sights = (Sight(min(WINDOW, int(config.max_position_embeddings))),)
+        self.attention_spans = (AttentionSpan(min(WINDOW, int(config.max_position_embeddings))),)
         self.rotary = rotary(config, target)
         self.embed_tokens = nn.Embedding(self.tokens, self.size) if embeds else None
         self._build(config, bias)
@@ -56,7 +56,14 @@ class Eagle(nn.Module):
         self.layers[0].input_layernorm = nn.Identity()
 
     def fuse(self, states: Tensor) -> Tensor:
-        """Map the target's states (…, len(reads) * target's hidden size) to (…, hidden size)."""
+        """Combine the states of the target's layers.
+
+        Args:
+            states: (…, len(target_layers) * hidden size of the target).
+
+        Returns:
+            (…, hidden size of the head).
+        """
         return states
 
     def next_states(self, states: Tensor, embedded: Tensor, head_pass: HeadPass) -> Tensor:
@@ -100,13 +107,13 @@ class Eagle3(Eagle):
         layer_fields = fields.get("transformer_layer_config") or fields
         config = layer_config(layer_fields, max_layers=1)
         width = fields.get("target_hidden_size") or layer_fields.get("target_hidden_size")
-        self.reads = layers_read(fields, target.layers)
+        self.target_layers = layers_read(fields, target.layers)
         self.width = int(width or config.hidden_size)  # the target's hidden size
         self._fields = fields
         super().__init__(target, config, embeds)
 
     def _build(self, config: PreTrainedConfig, bias: bool) -> None:
-        width = len(self.reads) * self.width
+        width = len(self.target_layers) * self.width
         has_norm = bool(self._fields.get("norm_before_fc"))
         self.input_norm = norm(width, config) if has_norm else nn.Identity()
         self.fc = nn.Linear(width, self.size, bias=False)

@@ -17,7 +17,7 @@ from ngtcli.decoding.logits import likeliest
 from ngtcli.decoding.replays import Replays
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.heads.files import Target
-from ngtcli.heads.rows import DraftRows, HeadPass, Sight
+from ngtcli.heads.rows import AttentionSpan, DraftRows, HeadPass
 
 _SIZES = (8, 64)  # the numbers of rows that captured passes are padded to (guess)
 _BEAM = 8  # nodes of each depth that a plan continues from (guess)
@@ -32,24 +32,26 @@ class Network(Protocol):
     The network of an `AtOnce` has `propose`; that of a `ByPath` has `step` and `logits`.
 
     Attributes:
-        reads: The hidden states that it reads, by their index in `hidden_states` of transformers: i
-            is the input of layer i, -1 the output of the last norm.
+        target_layers: The hidden states of the target that it reads, by their index in
+            `hidden_states` of transformers: i is the input of layer i, -1 the output of the last
+            norm.
         depth: The maximum depth of its draft tokens.
-        sights: The rows that each of its layers attends to. A network without attention layers
-            reads only the last row of a sequence.
-        ids: The target's token ids for its own vocabulary, int64. None: it has the target's.
+        attention_spans: For each layer of the head, the rows that it attends to. A network without
+            attention layers reads only the last row of a sequence.
+        ids: For each id of the head's own vocabulary, the target's id, int64. None: the head has
+            the vocabulary of the target.
     """
 
-    reads: tuple[int, ...]
+    target_layers: tuple[int, ...]
     depth: int
-    sights: tuple[Sight, ...]
+    attention_spans: tuple[AttentionSpan, ...]
     ids: Tensor | None
 
     def read(self, states: Tensor, following: Tensor, head_pass: HeadPass) -> Tensor:
         """Read rows of the sequence.
 
         Args:
-            states: Their hidden states, (rows, len(reads) * hidden size).
+            states: Their hidden states, (rows, len(target_layers) * hidden size).
             following: The token after each, int64 (rows,).
             head_pass: Their positions, mask and cache.
 
@@ -97,7 +99,7 @@ class Head:
         captures: Whether forward passes are captured as CUDA graphs.
 
     Attributes:
-        layers: The hidden states that it reads.
+        layers: The hidden states of the target that it reads, as `Network.target_layers`.
         reads_all: Whether it reads the hidden states of every row, not only of the last one.
         pads: Whether its forward passes are padded.
     """
@@ -107,12 +109,12 @@ class Head:
     def __init__(self, kind: str, network: Any, target: Target, captures: bool = False) -> None:
         self.kind = kind
         self.depth = network.depth
-        self.layers = network.reads
-        self.reads_all = bool(network.sights)
+        self.layers = network.target_layers
+        self.reads_all = bool(network.attention_spans)
         self.pads = target.device.type != "cpu"
         self.network: Network = network
         self._target = target
-        self._rows = DraftRows(network.sights, target.device, target.dtype)
+        self._rows = DraftRows(network.attention_spans, target.device, target.dtype)
         self._replays = Replays("guesses of heads are", target.device, captures=captures)
         self.reset()
 
@@ -128,8 +130,8 @@ class Head:
 
         Args:
             states: Their hidden states, (rows, len(layers) * hidden size), layer by layer.
-            following: The token after each, int64 (rows,) on the CPU.
-            start: The position of the first; the others follow. Rows before it may be missing.
+            following: The token after each row, int64 (rows,) on the CPU.
+            start: The position of the first row; the others follow. Rows before it may be missing.
         """
         if self._unread is not None:
             self._read(*self._unread)
@@ -160,8 +162,8 @@ class Head:
         """Propose what may follow a token.
 
         Args:
-            last: The network's state of the row before it.
-            length: The number of rows up to there.
+            last: The network's state of the row before the token.
+            length: The number of rows up to that row.
             root: The token, int64 (1,).
 
         Returns:

@@ -24,11 +24,11 @@ class Kind:
 
     Attributes:
         name: The name for people.
-        required: Each must match the beginning of a tensor's name, or of a name that config.json
-            sets.
+        required: Each of these patterns must match the beginning of at least one tensor's name, or
+            of a key that config.json sets.
         network: Makes the network of the head's files and the target. It raises ModelError for a
             head of another target.
-        forbidden: None may match the beginning of such a name.
+        forbidden: None of these patterns may match the beginning of such a name or key.
         ignored: Tensors with a match anywhere in their names are not used.
         rename: Patterns of published names, and what replaces them in the network's names.
         numbered: Names with (prefix)(number), whose numbers are replaced by 0, 1, … in order.
@@ -59,7 +59,11 @@ class Kind:
         return all(map(occurs, self.required)) and not any(map(occurs, self.forbidden))
 
     def names(self, stored: Iterable[str]) -> dict[str, str]:
-        """Map the network's names of the tensors that are used to their names in the files."""
+        """Return, for each tensor that is used, its name in the network and its name in the files.
+
+        Args:
+            stored: The names of the tensors in the files.
+        """
         stored_names: dict[str, str] = {}  # by new name
         for name in stored:
             if re.search(self.ignored, name):

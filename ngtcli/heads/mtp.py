@@ -13,7 +13,7 @@ from transformers.modeling_layers import MtpModel
 
 from ngtcli.errors import ModelError
 from ngtcli.heads.files import HeadFiles, Target
-from ngtcli.heads.rows import HeadPass, Sight
+from ngtcli.heads.rows import AttentionSpan, HeadPass
 from ngtcli.models.hf import mtp_layer_in
 
 DEPTH = 4  # draft tokens in a row (guess)
@@ -23,7 +23,7 @@ class Mtp:
     """The first MTP layer of a model, an MtpModel, run in forward passes of ngt's own."""
 
     depth = DEPTH
-    reads = (-1,)
+    target_layers = (-1,)
     ids = None
 
     def __init__(self, model: Any) -> None:
@@ -32,7 +32,7 @@ class Mtp:
         layer_type = layer_types[0]
         self._rotary_arguments = {"layer_type": layer_type} if model.has_per_layer_rope else {}
         slides = layer_type == "sliding_attention"
-        self.sights = (Sight(model.config.sliding_window if slides else None),)
+        self.attention_spans = (AttentionSpan(model.config.sliding_window if slides else None),)
 
     def read(self, states: Tensor, following: Tensor, head_pass: HeadPass) -> Tensor:
         return head_pass.last_of(self.step(states, following, 0, head_pass))

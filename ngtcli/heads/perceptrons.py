@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from ngtcli.heads.files import HeadFiles, Target
-from ngtcli.heads.rows import HeadPass, Sight
+from ngtcli.heads.rows import AttentionSpan, HeadPass
 
 _ARCHITECTURES = ("mlp", "prefix-mlp")
 
@@ -67,8 +67,8 @@ class Medusa(nn.ModuleList):
         self, target: Target, depth: int, blocks: int = 1, own_scores: bool = True
     ) -> None:
         super().__init__()
-        self.reads: tuple[int, ...] = (-1,)
-        self.sights: tuple[Sight, ...] = ()
+        self.target_layers: tuple[int, ...] = (-1,)
+        self.attention_spans: tuple[AttentionSpan, ...] = ()
         self.target = target
         self.depth = depth
         self._own_scores = own_scores
@@ -121,9 +121,9 @@ class Hydra(nn.Module):
         super().__init__()
         self.target = target
         self.depth = depth
-        self.reads = (layer,)
+        self.target_layers = (layer,)
         width = target.width
-        self.sights = () if prefix is None else (Sight(),)
+        self.attention_spans = () if prefix is None else (AttentionSpan(),)
         self.hydra_mlp = nn.ModuleList()
         self.hydra_lm_head = nn.ModuleList()
         for i in range(depth):

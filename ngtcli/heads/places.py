@@ -17,7 +17,7 @@ def find_head(name: str) -> str:
     if not name:
         raise UsageError("the head's name is empty", hint=HINT)
     try:
-        return find(name, (), plain=True)
+        return find(name, (), only_folders=True)
     except ModelError as error:
         # The error speaks of a model; its hint may be about the network, which stays.
         message = str(error).removesuffix(" with a model")

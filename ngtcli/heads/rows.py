@@ -16,12 +16,13 @@ _MIN_CAPACITY = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class AttentionSpan:
     """The rows that a row attends to in a layer.
 
     Attributes:
-        window: A row attends to rows that are fewer positions away. None: to all rows.
-        causal: A row does not attend to later rows; otherwise the rows of a block attend to each
+        window: A row attends only to rows that are fewer than so many positions away. None: to all
+            rows.
+        causal: Whether a row attends to no later rows. If not, the rows of a block attend to each
             other.
     """
 
@@ -58,18 +59,20 @@ class DraftRows:
     of cached rows, may be an int64 tensor (1,), because a captured pass is replayed with other
     lengths. Such a pass attends to all KV positions, for which `reserve` has to make room.
 
-    >>> rows = DraftRows([Sight(3)], torch.device("cpu"), torch.float32)
+    >>> rows = DraftRows([AttentionSpan(3)], torch.device("cpu"), torch.float32)
     >>> chain = rows.chain(rows.go_to(10), 4)
     >>> (chain.mask(0)[0, 0] == 0).int().tolist(), chain.positions.tolist()
     ([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]], [0, 1, 2, 3])
     """
 
-    def __init__(self, sights: Sequence[Sight], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, spans: Sequence[AttentionSpan], device: torch.device, dtype: torch.dtype
+    ) -> None:
         self.device = device
-        self._sights = tuple(sights)
+        self._spans = tuple(spans)
         self._dtype = dtype
-        self._window = max((sight.window or 0 for sight in sights), default=0)
-        self._cache = KVCache([sight.window is not None for sight in sights], 0)
+        self._window = max((span.window or 0 for span in spans), default=0)
+        self._cache = KVCache([span.window is not None for span in spans], 0)
         self.clear()
 
     @torch.inference_mode()
@@ -132,18 +135,18 @@ class DraftRows:
         plan = PassPlan(write_at, range(end), range(first, end), end - len(depths))
 
         @cache
-        def mask(sight: Sight) -> Tensor:
-            low = 0 if sight.window is None else first
+        def mask(span: AttentionSpan) -> Tensor:
+            low = 0 if span.window is None else first
             keys = torch.arange(low, end, device=self.device)
             seen = (keys < length).expand(rows, -1).index_copy(1, kv_positions - low, sees)
             key_positions = keys.index_copy(0, kv_positions - low, positions)
-            if sight.causal:
+            if span.causal:
                 seen &= key_positions <= query_positions[:, None]
-            if sight.window is not None:
-                seen &= (key_positions - query_positions[:, None]).abs() < sight.window
+            if span.window is not None:
+                seen &= (key_positions - query_positions[:, None]).abs() < span.window
             lowest = torch.finfo(self._dtype).min
             added = torch.zeros_like(seen, dtype=self._dtype).masked_fill_(~seen, lowest)
             return added[None, None]
 
         planned = PlannedCache(self._cache, plan)
-        return HeadPass(planned, query_positions, lambda layer: mask(self._sights[layer]), last)
+        return HeadPass(planned, query_positions, lambda layer: mask(self._spans[layer]), last)

@@ -34,7 +34,7 @@ def merged_folder(name: str, folder: Path) -> str:
     if revision:
         base += f"@{revision}"
     try:
-        base_folder = Path(find(base, plain=True))
+        base_folder = Path(find(base, only_folders=True))
     except (ModelError, UsageError) as error:
         raise ModelError(f"{name}: its base model: {error}", hint=_HINT) from None
     if not base_folder.is_absolute():

@@ -35,13 +35,13 @@ LARGEST_JSON = 256_000_000
 HINT = "Give a folder with a transformers model, a GGUF file, a Hugging Face id, or -m builtin."
 
 
-def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
+def find(name: str, needs: Collection[str] = NEEDS, only_folders: bool = False) -> str:
     """Find the folder of a model.
 
     Args:
         name: A folder, a GGUF file, "builtin", or ID[@REVISION] on the hub.
         needs: The parts, of NEEDS, that the folder must have.
-        plain: Whether to refuse adapters and GGUF files.
+        only_folders: Whether to refuse adapters and GGUF files.
 
     Returns:
         The folder; for an adapter or a GGUF file, a folder in ngt's cache. If the model must be
@@ -59,7 +59,7 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     path = Path(os.path.expanduser(name))
     gguf_file = _gguf_file(name, path)
     is_adapter = os.path.isfile(path / ADAPTER) and not os.path.isfile(path / "config.json")
-    if plain and (gguf_file or is_adapter):
+    if only_folders and (gguf_file or is_adapter):
         kind = "a GGUF file" if gguf_file else "an adapter"
         raise ModelError(
             f"{name}: {kind}, where a whole folder is needed",
@@ -98,19 +98,19 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     return name
 
 
-def fetch(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
+def fetch(name: str, needs: Collection[str] = NEEDS, only_folders: bool = False) -> str:
     """Find the folder of a model, and download it if only the hub has it.
 
     Args:
         name: As for `find`.
         needs: As for `find`.
-        plain: As for `find`.
+        only_folders: As for `find`.
 
     Raises:
         ModelError: As `find`, or the download broke off.
         UsageError: As `find`.
     """
-    folder = find(name, needs, plain)
+    folder = find(name, needs, only_folders)
     if os.path.isdir(folder):
         return folder
     return hub.download(name, "weights" in needs)

@@ -58,7 +58,7 @@ class _Encoder:
     def __init__(self, name: str, device: str = "auto") -> None:
         self.name = name
         with self._usable():
-            self.folder = Path(fetch(name, plain=True))
+            self.folder = Path(fetch(name, only_folders=True))
             self.check(name, self.folder)
             with (
                 loading(name),
@@ -210,7 +210,7 @@ def check_encoders(embedder: str, reranker: str) -> None:
         if not name:
             continue
         with encoder._usable():
-            folder = find(name, plain=True)
+            folder = find(name, only_folders=True)
             if os.path.isdir(folder):
                 encoder.check(name, Path(folder))
 

@@ -20,12 +20,12 @@ from ngtcli.bench.prompts import Item, spread
 from ngtcli.bench.records import (
     Answering,
     Generation,
-    Race,
+    Measurement,
     Record,
     Turn,
     by_cell,
     by_prompt,
-    raced,
+    measure_methods,
     take,
 )
 from ngtcli.bench.summary import Row, columns, shown_columns, summarized
@@ -144,21 +144,21 @@ def test_a_drafter_is_dropped_after_the_last_prompt_of_a_round() -> None:
         assert len(alive) == (0 if is_last_prompt else 1)
 
 
-# --- a race ---
+# --- a measurement ---
 
 
-def race_of(
+def measurement_of(
     source: LoggingSource, rounds: int = 1, reporter: RecordingReporter | None = None
-) -> Race:
-    """A race of plain decoding and the trie."""
+) -> Measurement:
+    """A measurement of plain decoding and the trie."""
     options = BenchOptions(methods=["none", "trie"], num_drafts=[8], rounds=rounds)
     reporter = reporter or RecordingReporter()
-    return reporter.of(lambda: raced(source, options, Settings(), PROMPTS))
+    return reporter.of(lambda: measure_methods(source, options, Settings(), PROMPTS))
 
 
 def test_progress_is_reported_for_each_answer() -> None:
     reporter = RecordingReporter()
-    race_of(LoggingSource(), reporter=reporter)
+    measurement_of(LoggingSource(), reporter=reporter)
     assert reporter.statuses[:4] == [
         "Warming up: none",
         "Warming up: trie at 8",
@@ -177,23 +177,23 @@ def fail_for(key: str) -> Callable[[Cell], None]:
 
 
 def test_a_method_that_fails_while_warming_up_is_left_out() -> None:
-    race = race_of(LoggingSource(fail_for("trie at 8")))
-    assert race.refused == [Refusal("trie", "no datastore. Build one.")]
-    assert [record.cell for record in race.records] == ["none", "none"]
+    measurement = measurement_of(LoggingSource(fail_for("trie at 8")))
+    assert measurement.refused == [Refusal("trie", "no datastore. Build one.")]
+    assert [record.cell for record in measurement.records] == ["none", "none"]
 
 
 def test_a_race_fails_if_plain_decoding_fails() -> None:
     with pytest.raises(NgtError, match="no datastore"):
-        race_of(LoggingSource(fail_for("none")))
+        measurement_of(LoggingSource(fail_for("none")))
 
 
 def test_generate_is_refused_by_its_own_name() -> None:
     hf = Cell("hf", {"method": "hf"}, Settings.of(method="none"))
-    race = Race([hf])
-    race.refuse(hf, NgtError("it cannot"))
-    assert race.refused == [Refusal("hf", "it cannot")]
-    assert not race.cells
-    check_some_left(["none"], [cell("none")], race.refused)
+    measurement = Measurement([hf])
+    measurement.refuse(hf, NgtError("it cannot"))
+    assert measurement.refused == [Refusal("hf", "it cannot")]
+    assert not measurement.cells
+    check_some_left(["none"], [cell("none")], measurement.refused)
 
 
 def interrupt_after(answers: int) -> Callable[[Cell], None]:
@@ -215,14 +215,14 @@ WARM_UP_ANSWERS = 2  # of each cell
 
 
 def test_an_interrupted_race_keeps_the_prompts_that_all_cells_have_answered() -> None:
-    race = race_of(LoggingSource(interrupt_after(WARM_UP_ANSWERS + 3)), rounds=2)
-    assert race.interrupted
-    assert race.measured() == [0, 1]
+    measurement = measurement_of(LoggingSource(interrupt_after(WARM_UP_ANSWERS + 3)), rounds=2)
+    assert measurement.interrupted
+    assert measurement.measured() == [0, 1]
 
 
 def test_a_race_that_is_interrupted_before_all_cells_have_answered_has_no_result() -> None:
     with pytest.raises(KeyboardInterrupt):
-        race_of(LoggingSource(interrupt_after(WARM_UP_ANSWERS)), rounds=2)
+        measurement_of(LoggingSource(interrupt_after(WARM_UP_ANSWERS)), rounds=2)
 
 
 # --- figures ---
@@ -238,7 +238,7 @@ def drafted_answer(*ids: int) -> Generation:
     return Generation(list(ids), 2, drafted=8, accepted=2, undrafted=1, histogram=histogram)
 
 
-def small_race() -> Race:
+def small_measurement() -> Measurement:
     """Two prompts in three rounds by plain decoding and by trie, whose second answers differ."""
     seconds_and_answers = {
         ("none", 0): [(4.0, plain_answer(1, 2, 3, decode_s=3.0))] * 3,
@@ -250,11 +250,11 @@ def small_race() -> Race:
     for (key, prompt), rounds in seconds_and_answers.items():
         for round_number, (seconds, generation) in enumerate(rounds):
             records.append(Record(key, prompt, round_number, generation, seconds))
-    return Race([cell("none"), cell("trie at 8")], records)
+    return Measurement([cell("none"), cell("trie at 8")], records)
 
 
 def test_a_speedup_is_the_median_of_the_ratios_of_each_prompt() -> None:
-    plain, trie = summarized(small_race())
+    plain, trie = summarized(small_measurement())
     assert plain.method == "none"
     assert trie.method == "trie"
     assert plain.speedup == 1.0
@@ -268,7 +268,7 @@ def test_a_speedup_is_the_median_of_the_ratios_of_each_prompt() -> None:
 
 
 def test_a_row_has_the_acceptance_and_the_number_of_equal_answers() -> None:
-    plain, trie = summarized(small_race())
+    plain, trie = summarized(small_measurement())
     assert trie.mean_acceptance_length == 1.5
     assert trie.draft_acceptance_rate == 0.25
     assert trie.acceptance_histogram == {0: 2, 2: 2}
@@ -281,12 +281,12 @@ def test_a_row_has_the_acceptance_and_the_number_of_equal_answers() -> None:
 
 
 def test_a_row_has_the_time_of_each_part_of_a_step_if_it_was_measured() -> None:
-    race = small_race()
+    measurement = small_measurement()
     split_s = {"draft": 1.0, "tree": 0.5, "forward": 3.0, "verify": 0.25, "cache": 0.25}
     generation = Generation([1, 2], 2, prefill_s=1.0, split_s=split_s)
-    race.splits = [Record("trie at 8", prompt, 0, generation) for prompt in (0, 1)]
+    measurement.splits = [Record("trie at 8", prompt, 0, generation) for prompt in (0, 1)]
 
-    plain, trie = summarized(race)
+    plain, trie = summarized(measurement)
 
     assert trie.prefill_ms == 1000.0
     assert trie.step_us == {part: seconds * 1e6 / 2 for part, seconds in split_s.items()}
@@ -474,14 +474,14 @@ def test_a_state_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 def test_no_method_drafts_from_the_answer_of_another_to_the_same_prompt(
     fresh: bool, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each accepts the same drafts in a race as alone, though the methods share a setting."""
+    """Each method accepts the same drafts beside the others as alone, with equal settings."""
     target: Any = make_target(seed=3)
     monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: target)
     settings = Settings.of(max_tokens=16, calibrate=False, background="none")
     prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]
     monkeypatch.setattr(Live, "built_prompts", lambda *_: prompts)
 
-    def histograms_of_race(*methods: str) -> dict[str, list[Any]]:
+    def histograms_of_measurement(*methods: str) -> dict[str, list[Any]]:
         """The acceptance histograms of all answers, by the key of the cell."""
         source = Live([], None)
         cells, _ = cells_of(("none", *methods), [16], settings)
@@ -495,10 +495,10 @@ def test_no_method_drafts_from_the_answer_of_another_to_the_same_prompt(
         f"{method}:num_draft=16": f"{method}:num_draft=16 at 16",
         f"{method}:n=13:num_draft=12": f"{method}:n=13:num_draft=12 at 12",
     }
-    race = histograms_of_race(*keys)
-    assert list(race) == ["none", *keys.values()]
+    measurement = histograms_of_measurement(*keys)
+    assert list(measurement) == ["none", *keys.values()]
     for spec, key in keys.items():
-        assert race[key] == histograms_of_race(spec)[key]
+        assert measurement[key] == histograms_of_measurement(spec)[key]
 
 
 @given(st.integers(0, 60), st.integers(1, 70))

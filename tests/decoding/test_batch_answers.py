@@ -23,7 +23,7 @@ from ngtcli.engine.events import Ended, Outcome, Stepped, report_to
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.local_engine import LocalEngine
 from ngtcli.engine.request import Request
-from ngtcli.engine.session import AS_SET
+from ngtcli.engine.session import SESSION_OPTIONS
 from ngtcli.engine.submissions import SubmissionEvent, Submissions
 from ngtcli.errors import ContextOverflowError, InputError, UsageError
 from ngtcli.prompts.build import Prompt
@@ -333,7 +333,9 @@ def test_where_sharing_fails_the_first_text_goes_on_as_it_was(
     for key, prompt in given(session)[:2]:
         question = Request(task="ask", settings=session.settings, preset=load_preset("ask"))
         assert isinstance(prompt, Prompt)
-        prepared[key] = engine.prepare_prompt(Submission(question), session, prompt, AS_SET)
+        prepared[key] = engine.prepare_prompt(
+            Submission(question), session, prompt, SESSION_OPTIONS
+        )
     first, second = prepared.values()
     requests.add(first)
     while not any(isinstance(event, Stepped) for _, event in events):

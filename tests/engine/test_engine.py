@@ -138,8 +138,8 @@ def test_an_error_after_an_answer_was_delivered_is_a_warning(
     engine = make_engine(reported=reported)
     finish = engine.finish
 
-    def finish_and_fail(*, store: bool) -> None:
-        finish(store=store)
+    def finish_and_fail(*, store_prefixes: bool) -> None:
+        finish(store_prefixes=store_prefixes)
         raise MemoryError("no memory")
 
     monkeypatch.setattr(engine, "finish", finish_and_fail)

@@ -291,7 +291,7 @@ def test_an_unreadable_gguf_file_is_reported_in_one_line(
         find(str(tmp_path / "aa.gguf"))
     assert "a.gguf?" in caught.value.hint
     with pytest.raises(ModelError, match="where a whole folder is needed"):
-        find(str(path), plain=True)
+        find(str(path), only_folders=True)
     write(tmp_path / "b.gguf", tiny("llama").config, [])
     with pytest.raises(ModelError, match="has no tokenizer"):
         find(str(tmp_path / "b.gguf"))

@@ -9,7 +9,7 @@ from ngtcli.engine.engine import Engine, Prepared, Submission
 from ngtcli.engine.events import Outcome
 from ngtcli.engine.local_engine import LocalEngine
 from ngtcli.engine.request import Request
-from ngtcli.engine.session import AS_SET
+from ngtcli.engine.session import SESSION_OPTIONS
 from ngtcli.engine.vllm.session import VllmBatchEngine
 from ngtcli.errors import NgtError
 from ngtcli.prompts.build import Prompt
@@ -26,7 +26,9 @@ class _ReadyPromptEngine(Engine):
 
     def prepare(self, submission: Submission) -> Prepared:
         prompt = self.prompts[submission.request.question]
-        return self.prepare_answer(submission, self._session_for(submission), prompt, AS_SET)
+        return self.prepare_answer(
+            submission, self._session_for(submission), prompt, SESSION_OPTIONS
+        )
 
 
 class ReadyPrompts(_ReadyPromptEngine, LocalEngine):

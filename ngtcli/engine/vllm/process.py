@@ -102,7 +102,7 @@ def engine_arguments(settings: Settings, sequences: int, on_cpu: bool) -> dict[s
     """
     s = settings
     arguments: dict[str, Any] = {
-        "model": fetch(s.model.model, plain=True),
+        "model": fetch(s.model.model, only_folders=True),
         "dtype": "float32" if s.model.dtype == "auto" and on_cpu else s.model.dtype,
         # This seeds vLLM's generators, which take 32 bits; each request has the complete seed.
         "seed": s.answer.seed % 2**32,

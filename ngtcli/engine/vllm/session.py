@@ -219,7 +219,7 @@ class VllmBatchEngine(Engine):
     def is_open(self) -> bool:
         return self._is_open
 
-    def finish(self, *, store: bool) -> None:
+    def finish(self, *, store_prefixes: bool) -> None:
         self._is_open = False
         self._events = []
         self._end_tasks(list(self._pending))

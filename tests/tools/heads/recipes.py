@@ -191,7 +191,7 @@ def _make_eagle3(subject: Subject, samples: Sequence[Sample]) -> eagle.Eagle3:
     with torch.no_grad():
         network.lm_head.weight.copy_(model.hf.get_output_embeddings().weight[network.ids])
     _copy_input_part(network.fc, 2)
-    copy_layer(network.midlayer, model, network.reads[-1])
+    copy_layer(network.midlayer, model, network.target_layers[-1])
     return network
 
 
@@ -249,7 +249,7 @@ def _make_dflash(subject: Subject, samples: Sequence[Sample]) -> dflash.DFlash:
     """Its layers begin as the target's own that end behind the deepest state it reads."""
     network = dflash.DFlash(subject.target, _dflash_config(subject))
     _copy_input_part(network.fc, 2)
-    first = network.reads[-1] + 1 - len(network.layers)
+    first = network.target_layers[-1] + 1 - len(network.layers)
     for number, layer in enumerate(network.layers, first):
         copy_layer(layer, subject.model, max(0, number))
     return network

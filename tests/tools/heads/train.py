@@ -234,7 +234,7 @@ class Trainer:
         """
         hf = self.model.hf
         last_layer = self.model.config.num_hidden_layers
-        layers = [last_layer if layer == -1 else layer for layer in self.network.reads]
+        layers = [last_layer if layer == -1 else layer for layer in self.network.target_layers]
         options = {"logits_to_keep": 1} if "logits_to_keep" in forward_parameters(hf) else {}
         output = hf(batch.ids, use_cache=False, output_hidden_states=sorted(set(layers)), **options)
         return torch.cat([output.hidden_states[layer] for layer in layers], -1).float()

@@ -202,14 +202,14 @@ def run_replay(
     if options.fresh:  # a pool would always be empty
         settings = settings.replace(pool=False)
     cells, refused = cells_of(options.methods, options.num_drafts, settings)
-    race = records.Race(cells, refused=refused)
+    measurement = records.Measurement(cells, refused=refused)
     with reporting_to(CallsOf(status=progress, warn=warn)):
-        records.warm_up(source, race, source.prompts[:1], fresh=options.fresh)
-        check_some_left(options.methods, race.cells, race.refused)
-        turns = list(records.by_cell(race.cells, len(source.prompts), options.rounds))
-        for _ in records.run(source, race, turns, fresh=options.fresh):
+        records.warm_up(source, measurement, source.prompts[:1], fresh=options.fresh)
+        check_some_left(options.methods, measurement.cells, measurement.refused)
+        turns = list(records.by_cell(measurement.cells, len(source.prompts), options.rounds))
+        for _ in records.run(source, measurement, turns, fresh=options.fresh):
             pass
-    if race.interrupted:
+    if measurement.interrupted:
         raise KeyboardInterrupt
     traces = source.traces
     tasks = [trace.task for trace in traces.traces]
@@ -219,8 +219,8 @@ def run_replay(
         questions=len(traces.traces),
         fresh=options.fresh,
         seconds=round(time.perf_counter() - started, 2),
-        rows=rows_by_task(ReplayRow, race, tasks, tasks_first=True),
-        refused=race.refused,
+        rows=rows_by_task(ReplayRow, measurement, tasks, tasks_first=True),
+        refused=measurement.refused,
     )
 
 

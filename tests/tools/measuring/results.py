@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ngtcli.bench.grid import Cell, Refusal
-from ngtcli.bench.records import Generation, Race
+from ngtcli.bench.records import Generation, Measurement
 from ngtcli.bench.results import Invocation, Machine, invocation_field
 from ngtcli.bench.summary import Group, column, json_rows, ratio, row_of
 from ngtcli.documents.find import Skipped
@@ -92,18 +92,20 @@ class ReplayRow(TaskRow):
     )
 
 
-def rows_by_task(row: Any, race: Race, tasks: Sequence[str], *, tasks_first: bool) -> list[Any]:
+def rows_by_task(
+    row: Any, measurement: Measurement, tasks: Sequence[str], *, tasks_first: bool
+) -> list[Any]:
     """Make a row for each cell over all prompts, and one for each task.
 
     Args:
         row: The class of the rows.
-        race: The measured cells.
+        measurement: The measured cells.
         tasks: The tasks of the prompts.
         tasks_first: Order the rows by cell, each with its tasks before the row over all. Otherwise
             the rows over all come first, then those of each task, unless there is only one.
     """
-    measured = race.measured()
-    records = race.answers()
+    measured = measurement.measured()
+    records = measurement.answers()
 
     def make_row(cell: Cell, task: str) -> Any:
         prompts = [index for index in measured if task in (OVERALL, tasks[index])]
@@ -112,11 +114,11 @@ def rows_by_task(row: Any, race: Race, tasks: Sequence[str], *, tasks_first: boo
     measured_tasks = list(dict.fromkeys(tasks[index] for index in measured))
     if tasks_first:
         names = [*measured_tasks, OVERALL]
-        return [make_row(cell, task) for cell in race.cells for task in names]
+        return [make_row(cell, task) for cell in measurement.cells for task in names]
     names = [OVERALL]
     if len(measured_tasks) > 1:
         names += measured_tasks
-    return [make_row(cell, task) for task in names for cell in race.cells]
+    return [make_row(cell, task) for task in names for cell in measurement.cells]
 
 
 def _score(name: str, heading: str, place: int, rank: int) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ngtcli.bench.grid import Cell, Refusal
 from ngtcli.bench.live import counted_steps, machine
-from ngtcli.bench.records import Answering, Generation, raced
+from ngtcli.bench.records import Answering, Generation, measure_methods
 from ngtcli.bench.results import Invocation, Machine, invocation_field
 from ngtcli.bench.summary import Group, column, json_rows, ratio
 from ngtcli.config import Settings
@@ -224,7 +224,7 @@ def replay_with_passes(
     first = traces.traces[0]
     warm_up = replace(first, id="", output_ids=first.output_ids[:_WARM_UP_TOKENS])
     with reporting_to(CallsOf(status=progress, warn=progress)):
-        race = raced(source, options, settings, [warm_up])
+        race = measure_methods(source, options, settings, [warm_up])
 
     measured = [traces.traces[index] for index in race.measured()]
     cost_s = {}
