@@ -88,7 +88,7 @@ class FakeEngine(Engine):
     def is_open(self) -> bool:
         return self._is_open
 
-    def finish(self, *, store: bool) -> None:
+    def finish(self, *, store_prefixes: bool) -> None:
         self._is_open = False
 
 
