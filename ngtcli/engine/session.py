@@ -1,4 +1,7 @@
-"""Sessions: settings over a model, in this process or behind another engine, that make prompts."""
+"""A session: a model with settings. It makes prompts that fit the model.
+
+The model is in this process, or in that of another engine.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

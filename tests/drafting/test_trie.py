@@ -1,5 +1,4 @@
-"""The corpus against brute force, the growing trie, and the files, of
-which no content can mislead or crash."""
+"""The corpus against brute force, the growing trie, and files with hostile content."""
 
 import itertools
 import os
