@@ -546,7 +546,7 @@ class AnswerSettings(_Part):
     stop: tuple[str, ...] = _answer((), "Stop at this text; may be repeated.")
     schema: str = _answer(
         "",
-        "The answer is JSON that follows this: fields such as 'name, age int, due date?, state"
+        "The answer is JSON that follows this: fields such as 'name, age int, born date?, state"
         " paid|open, tags str[], proof quote, bio: a text', a JSON Schema, or a file with either.",
         Use.FILE | Use.NGT | Use.SCHEMA,
     )
@@ -565,7 +565,7 @@ class AnswerSettings(_Part):
     ask_fields: bool = _answer(
         False,
         "For extract: ask for each field by itself, first for its sentence, then for the value in"
-        " that sentence. The card of a model that only quotes may set this.",
+        " that sentence. The built-in model sets this.",
         Use.CARD | Use.NGT | Use.SET,
     )
     max_repeats: int = _answer(
@@ -599,8 +599,8 @@ class RetrievalSettings(_Part):
     )
     passages: int = _for_passages(
         -1,
-        "Maximum number of passages to read; 0: as many as fit; -1: as many as fill a quarter of"
-        " the context, up to 4,000 tokens. The card of a model may set this: 1 for builtin.",
+        "Most passages to read; 0: as many as fit; -1: up to a quarter of the model's context and"
+        " 4,000 tokens. The built-in model reads 1.",
         within=(-1, 10**6),
     )
     passage_tokens: int = _for_passages(
@@ -615,7 +615,7 @@ class RetrievalSettings(_Part):
     whole_tokens: int = _for_passages(
         0,
         "Read passages of documents with more tokens than this, even if everything fits; 0: never."
-        " The card of a model may set this.",
+        " The built-in model sets 240.",
         Use.SET,
         within=(0, 10**9),
     )
@@ -905,7 +905,13 @@ def merge(layers: Sequence[Layer]) -> Resolved:
     try:
         return Resolved(Settings.of(**values), origins)
     except SettingError as error:
-        raise UsageError(f"{error} (from {origins[error.name]})", hint=error.hint) from None
+        origin = origins[error.name]
+        words = str(error)
+        if origin == "flag" and words.startswith(f"{error.name} "):
+            words = SETTINGS[error.name].flag + words.removeprefix(error.name)
+        else:
+            words += f" (from {origin})"
+        raise UsageError(words, hint=error.hint) from None
 
 
 def environment_and_file_layers() -> list[Layer]:

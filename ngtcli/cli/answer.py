@@ -42,7 +42,7 @@ def summarize(
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,
     per_file: Annotated[bool, _PER_FILE] = False,
-    limit: options.LimitOption = 0,
+    limit: options.EachLimitOption = 0,
     restart: options.RestartOption = False,
     *,
     answer_flags: AnswerFlags,
@@ -73,7 +73,7 @@ def ask(
     docs: options.DocsOption = None,
     show_passages: PassagesOption = False,
     each: Annotated[bool, _EACH] = False,
-    limit: options.LimitOption = 0,
+    limit: options.EachLimitOption = 0,
     restart: options.RestartOption = False,
     *,
     answer_flags: AnswerFlags,

@@ -31,7 +31,8 @@ _HTML = options.file_option(
 _PREDICT = typer.Option(
     "--predict",
     metavar="<path>",
-    help="File that the answer will resemble, such as its last version: faster, same answer.",
+    help="File with text that the answer probably repeats, such as last month's summary. Only makes"
+    " it faster; the answer does not change.",
 )
 
 

@@ -43,7 +43,7 @@ COMMANDS = {
     ),
     "extract": Listed(
         "extract.extract",
-        "Extract fields into a table: ngt extract reports/ --schema 'author, due date' -o t.csv",
+        "Extract fields into a table: ngt extract reports/ --schema 'author, total float' -o t.csv",
     ),
     "chat": Listed("chat.chat", "Chat with a model, with or without documents: ngt chat notes/"),
     "generate": Listed(

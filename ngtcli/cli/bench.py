@@ -42,7 +42,7 @@ _NODES = measured_option(help="Maximum number of draft nodes; several, separated
 _AGAINST = measured_option(help="hf: also measure generate of transformers.")
 # --num-draft takes several numbers here, so it is not the setting.
 _SETTINGS = tuple(name for name in OF_OWN_ENGINE if name != "num_draft")
-_FRESH = "Before each prompt, forget what was learned."
+_FRESH = "Drafts learn nothing from earlier prompts: forget it before each one."
 
 
 @dataclass(frozen=True, kw_only=True)

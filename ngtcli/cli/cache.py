@@ -19,7 +19,7 @@ _MAX_MARKS = 1000  # bytes of the notes on compiled code, without the code
 _KNOWN = {store.name: store for store in STORES}
 Name = Annotated[str, typer.Argument(help="A name from ngt cache list.")]
 _OPTIONAL = typer.Argument(
-    help="Names from ngt cache list; default: all but those that are only cleared by name."
+    help="Names from ngt cache list; default: all but those that are cleared only if named."
 )
 _PLACE = typer.Argument(help="Print the path of this part.")
 
@@ -37,7 +37,7 @@ def _cells(row: StoreUsage) -> list[object]:
         row.pieces,
         row.files,
         f"{row.bytes / 1e6:.1f} MB",
-        "by name" if row.store.cleared_by_name else "yes",
+        "only if named" if row.store.cleared_by_name else "yes",
         row.store.holds,
     ]
 

@@ -148,12 +148,15 @@ def _report(surveyed: Survey, notes: Notes) -> None:
     report_warnings([(row.name, row.warnings, row.dropped) for row in surveyed.rows], notes)
     report_skipped(surveyed.skipped, notes, _MAX_SKIPPED)
     if any(not file.kind for file in surveyed.skipped):
-        notes.remark("ngt docs show FILE says what to do about a skipped file.")
+        notes.remark("ngt docs show FILE says more about a skipped file.")
     for remark in surveyed.remarks:
         notes.warn(remark)
     count = counted(len(surveyed.rows), "document")
     tokens = sum(row.tokens for row in surveyed.rows)
-    notes.say(f"{count}, {tokens} tokens; {surveyed.read} read now", dim=True)
+    notes.say(
+        f"{count}, {tokens} tokens ({surveyed.read} newly read, the others from the cache)",
+        dim=True,
+    )
 
 
 _CUT = ("passage_tokens", "passage_overlap")
@@ -171,7 +174,7 @@ def _show_view(shown: ShownDocuments | str) -> Iterator[Shown]:
         warnings = [(f"warning {i}", text) for i, text in enumerate(document.about.warnings, 1)]
         yield ["what", "value"], [*facts, *warnings]
         if document.passages is not None:
-            headings = ["from character", "to", "tokens", "page", "heading", "begins"]
+            headings = ["from character", "to", "tokens", "page", "heading", "first words"]
             yield headings, [_passage_row(document, passage) for passage in document.passages]
         elif document.about.sections:
             sections = [[s.start, s.page or "", s.heading] for s in document.about.sections]

@@ -214,7 +214,7 @@ def say_written(notes: Notes, table: Path | None) -> None:
     if table is None or not table.is_file():
         return
     journal = journal_of(table)
-    use = f" ({journal.name} lets the same command resume)" if journal.exists() else ""
+    use = f" (keep {journal.name} to repeat this command for new files)" if journal.exists() else ""
     notes.say(f"→ {table}{use}")
 
 

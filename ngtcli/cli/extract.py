@@ -70,10 +70,16 @@ _OUT = options.file_option(
     help="Table to write: .csv, .tsv, .jsonl or .json; the same command resumes it.",
 )
 _SOURCES = typer.Option(
-    "--sources", metavar="columns", help="columns: add sources and probabilities to a CSV or TSV."
+    "--sources",
+    metavar="columns",
+    help="Add columns for the source and probability of each value to a CSV or TSV.",
 )
 _DOUBT = typer.Option(
-    "--doubt", min=0.0, max=1.0, help="Report values whose probability is below this."
+    "--doubt",
+    min=0.0,
+    max=1.0,
+    help="Name values less sure than this and mark them in the table. Without this flag, values"
+    " below 0.75 are only named.",
 )
 _HTML = options.file_option(
     "--html", help="Also write an HTML page that links the table to its documents."
@@ -138,10 +144,10 @@ def extract(
     *,
     extract_flags: ExtractFlags,
 ) -> None:
-    """Extract fields into a table: ngt extract reports/ --schema 'author, due date' -o t.csv
+    """Extract fields into a table: ngt extract reports/ --schema 'author, total float' -o t.csv
 
     ngt extract reports/ --schema 'author, total float: amount to pay' -o table.jsonl
-    ngt extract article.txt --schema 'author, due date'
+    ngt extract article.txt --schema 'author, total float'
     """
     extraction = Extraction.of(options.tasks_of(flags, extract_flags.preset, (TASK,)))
     settings, _ = extraction.tasks.by_name[TASK]

@@ -57,6 +57,12 @@ ForceOption = Annotated[
     bool,
     typer.Option("--force", help="Overwrite a file that ngt did not write, or that was edited."),
 ]
+EachLimitOption = Annotated[
+    int,
+    typer.Option(
+        "--limit", min=0, help="With --each or --per-file: only the first N files; 0: all."
+    ),
+]
 LimitOption = Annotated[
     int, typer.Option("--limit", min=0, help="Process only the first N files or lines; 0: all.")
 ]

@@ -111,13 +111,16 @@ def parameters_of(declaring: Callable[..., Any]) -> list[Option | Argument]:
 def quickly_converted(parameters: list[Any]) -> list[Any]:
     """Return the parameters of a command, after which Typer need not load pydantic for any.
 
-    The switches that Typer adds, as `--help`, are None if they are not given, and Typer loads
-    pydantic to convert that. It does not convert False.
+    The help of `--help` names `-h`, which is a hidden option of each command. The switches that
+    Typer adds, as `--help`, are None if they are not given, and Typer loads pydantic to convert
+    that. It does not convert False.
     """
     for parameter in parameters:
         is_ours = isinstance(parameter, Option | Argument)
         if not is_ours and parameter.is_flag and parameter.default is None:
             parameter.default = False
+        if not is_ours and parameter.opts == ["--help"]:
+            parameter.help = "Show all options; -h shows the common ones."
     return parameters
 
 

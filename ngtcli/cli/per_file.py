@@ -76,7 +76,7 @@ def run_per_file(
         progress.set_total(len(documents), len(left), "already done")
         if output.path is not None and output.is_table:
             warn_of_deleted(notes, output.path, written.deleted())
-        unsupported = builtin_limit(request, len(documents))
+        unsupported = builtin_limit(request, 1)  # each file is summarized by itself
         if left and unsupported:
             notes.demonstration(request.settings.model.model, unsupported)
 

@@ -41,7 +41,9 @@ Model = Annotated[
 _PATIENCE_S = 5.0  # for a server to stop, beyond FINISH_S for its answers; guess
 TASKS = ("ask", "chat", "generate", "summarize")  # whose presets word what is asked
 _DOCS = typer.Option(
-    "--docs", "-d", help="File or folder that HTTP clients ask about, with the model NAME+docs."
+    "--docs",
+    "-d",
+    help="File or folder that HTTP clients ask about, as the model builtin+docs (NAME+docs).",
 )
 _HTTP = typer.Option(
     "--http", metavar="[HOST:]PORT", help="Serve HTTP on this port. [default: 127.0.0.1:8421]"

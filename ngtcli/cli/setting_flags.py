@@ -125,7 +125,7 @@ def _set_option(names: Sequence[str]) -> Option | Argument:
         default=None,
         param_decls=["--set"],
         metavar="NAME=VALUE",
-        help="Set any option by name; ngt config show lists them.",
+        help="Set any setting by name; ngt config show lists them.",
         autocompletion=of_settings(names),
     )
     return parameter_of(_SET, list[str], declaration)

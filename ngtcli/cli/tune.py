@@ -50,7 +50,9 @@ _MAX_NAMED = 8  # skipped cells that a warning names; guess
 _SWEEP = typer.Option(help="What to try: NAME=A..B, A..B+STEP, A..B*FACTOR or A,B,C.")
 _ROUNDS = typer.Option(min=1, max=1000, help="How often to measure each combination.")
 _STATE = typer.Option(help="Keep finished measurements in this file.")
-_FRESH = typer.Option("--fresh", help="Ignore earlier measurements and start over.")
+_FRESH = typer.Option(
+    "--fresh", help="Measure everything again, without the results of an interrupted run."
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -258,8 +258,10 @@ def _fastest(
     if is_large and "int8 in float32" in fitting and feature:
         yield f"likely --quantize int8 (other weights): this CPU multiplies 8 bits ({feature})"
     if stored in fitting and "float32" not in fitting:
-        yield f"with the checkpoint's weights --dtype {stored}: float32 does not fit"
+        yield f"--dtype {stored} (weights unchanged): float32 does not fit"
     elif "float32" in fitting:
         choice = dtype_by_rule(half, 0, instruction_sets())
-        words = f"{name_of(choice.dtype)}: {choice.why}" if choice.by_rule else "float32"
-        yield f"with the checkpoint's weights {words}"
+        if choice.by_rule:
+            yield f"{name_of(choice.dtype)} (weights unchanged): {choice.why}"
+        else:
+            yield "float32 (weights unchanged)"

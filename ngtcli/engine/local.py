@@ -42,15 +42,15 @@ from ngtcli.prompts.build import Prompt
 from ngtcli.system import compiled, store
 from ngtcli.system.reporting import reporting_to
 
-_SIMPLER = "until then drafts are simpler, and the answer is the same."
+_SLOWER = "until then answers are the same, only slower."
 # Remarks while a stand-in drafts; none are needed while another command compiles the code.
 _NOTICES = {
-    Begun.FOR_ALL: f"Drafting code is being compiled in the background, once, for about"
-    f" {compiled.COMPILING_S} s; {_SIMPLER}",
-    Begun.FOR_THIS_RUN: f"Drafting code is being compiled for this run, for about"
-    f" {compiled.COMPILING_S} s, because it cannot be stored; {_SIMPLER}",
-    Begun.NOT_STORED: "Drafts are simpler, since compiled drafting code cannot be stored; the"
-    " answer is the same. Set NUMBA_CACHE_DIR to a folder with room that you may write to.",
+    Begun.FOR_ALL: f"First run: part of ngt is being compiled in the background, for about"
+    f" {compiled.COMPILING_S} s; {_SLOWER}",
+    Begun.FOR_THIS_RUN: f"Part of ngt is being compiled for this run, for about"
+    f" {compiled.COMPILING_S} s, because the result cannot be stored; {_SLOWER}",
+    Begun.NOT_STORED: "Answers are the same, only slower, since a compiled part of ngt cannot be"
+    " stored. Set NUMBA_CACHE_DIR to a folder with room that you may write to.",
 }
 
 

@@ -68,12 +68,12 @@ def no_answer(finish_reason: str) -> NgtError | None:
     """Return the error for an answer with this finish reason; None if it is a proper answer."""
     if finish_reason == REPETITION:
         return NgtError(
-            "the model repeated itself: there is no answer",
+            "the model repeated itself: what it wrote is no answer",
             hint="Name another model with -m, or ask in other words.",
         )
     if finish_reason == PROMPT:
         return NgtError(
-            "the model repeated its instructions: there is no answer",
+            "the model repeated its instructions: what it wrote is no answer",
             hint="Name another model with -m, or ask in other words.",
         )
     return None

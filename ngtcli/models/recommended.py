@@ -59,7 +59,7 @@ def recommendations() -> list[str]:
 
 
 BUILTIN = "builtin"
-DEMONSTRATION = "a demonstration that only quotes sentences"
+DEMONSTRATION = "a demonstration, made only to quote sentences"
 
 
 def is_demonstration(model: str) -> bool:
@@ -99,7 +99,7 @@ def described(model: str) -> str:
     >>> described("Qwen/Qwen3-8B")
     'Qwen/Qwen3-8B'
     >>> described("builtin")
-    'builtin (a demonstration that only quotes sentences)'
+    'builtin (a demonstration, made only to quote sentences)'
     """
     return f"{model} ({DEMONSTRATION})" if is_demonstration(model) else model
 

@@ -140,14 +140,16 @@ def _selection_words(selection: Selection, settings: Settings) -> str:
     why = "not everything fits"
     if selection.fits:
         why = f"the documents have more than {settings.retrieval.whole_tokens} tokens"
-    read = f"{selection.read} more" if selection.earlier else f"the best {selection.read}"
+    read = f"{selection.read} more" if selection.earlier else f"only {selection.read}"
+    verb = "is" if selection.read == 1 else "are"
     advice = ""
     if selection.read_next:
         advice = f"; --passages {selection.read_next} reads more"
     origin = ""
     if selection.of_documents > 1:
         origin = f", from {selection.documents} of {selection.of_documents} documents"
-    return f"{why}: read {read} of {counted(selection.of_passages, 'passage')}{origin}{advice}"
+    passages = counted(selection.of_passages, "passage")
+    return f"{why}: {read} of {passages} {verb} read{origin}{advice}"
 
 
 def _with_turns(task: Task, without_turns: Prompt) -> Prompt:

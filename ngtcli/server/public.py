@@ -80,8 +80,8 @@ def public(event: Event) -> Event | None:
 def _without_commands(text: str) -> str:
     """Return a message without its advice on flags, which only a command line has.
 
-    >>> _without_commands("read the best 3 of 9 passages; --passages 6 reads more")
-    'read the best 3 of 9 passages'
+    >>> _without_commands("only 3 of 9 passages are read; --passages 6 reads more")
+    'only 3 of 9 passages are read'
     """
     first, *advice = text.split("; ")
     return "; ".join([first, *(part for part in advice if not _COMMAND.search(part))])

@@ -150,6 +150,7 @@ class Form(Generic[Record]):
         words: Messages for differing values of a head, by the last part of the key. `{task}` in
             them is replaced by the first part. For other keys the message names both values.
         output: The output of the run, if runs with several kinds of output use this format.
+        by_command: Whether the first part of a key names the command of ngt that started the run.
         earlier: The record types of older journals that can be continued, by format and version. A
             type other than `kind` has a method `record`, which returns a record of `kind`.
     """
@@ -161,6 +162,16 @@ class Form(Generic[Record]):
     words: Mapping[str, str] = field(default_factory=dict)
     output: str = ""
     earlier: Mapping[tuple[str, int], type[Any]] = field(default_factory=dict)
+    by_command: bool = False
+
+
+def _commands_of(head: Mapping[str, Any]) -> list[str]:
+    """Return the first parts of the keys of a head that have two.
+
+    >>> _commands_of({"fields": "name", "extract.seed": 0, "extract.n": 8})
+    ['extract']
+    """
+    return sorted({key.partition(".")[0] for key in head if "." in key})
 
 
 class Journal(Generic[Record]):
@@ -253,6 +264,13 @@ class Journal(Generic[Record]):
 
     def _check_head(self, stored: Mapping[str, Any], current: Mapping[str, Any]) -> None:
         """Raise UsageError with all differences; a setting is named once for all tasks."""
+        if self._form.by_command:
+            before, now = _commands_of(stored), _commands_of(current)
+            if before and now and before != now:  # All settings differ, which says nothing more.
+                raise UsageError(
+                    f"{self.path} was started by ngt {before[0]}, not by ngt {now[0]}",
+                    hint=self._form.hint,
+                )
         changed: dict[str, str] = {}
         for key in {**current, **stored}:
             if stored.get(key) == current.get(key):

@@ -255,7 +255,7 @@ def test_a_terminal_sees_colors_and_a_summary() -> None:
     out, code = in_terminal("summarize", HARBOUR, NO_COLOR="", columns=60)
     assert code == 0
     assert "\x1b[4;36m" in out
-    assert "The built-in model is a demonstration that only" in out
+    assert "The built-in model is a demonstration, made only" in out
     # In 60 columns the line is broken between its two facts.
     assert re.search(r"\d+ tokens in [\d.]+ s \([\d.]+/s, [\d.]+× by drafting\)\x1b", out)
     assert "100% quoted from 1 document" in out

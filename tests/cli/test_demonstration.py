@@ -12,7 +12,7 @@ from ngtcli.render.answer_page import answer_page, table_page
 from tests.support.helpers import HARBOUR, in_terminal, ngt
 
 LETTERS = str(Path(HARBOUR).parent / "letters")
-DEMONSTRATION = "The built-in model is a demonstration that only quotes sentences"
+DEMONSTRATION = "The built-in model is a demonstration, made only to quote sentences"
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,7 @@ def warnings_in(stderr: bytes) -> list[str]:
     "arguments",
     [
         ("summarize", HARBOUR, "--max-tokens", "4"),
+        ("summarize", "--per-file", LETTERS, "--max-tokens", "4"),
         ("ask", "-d", HARBOUR, "Who noticed the young oysters?", "--json"),
         ("ask", "-d", HARBOUR, "Who noticed the young oysters?", "-o", "answer.txt"),
     ],
@@ -66,7 +67,6 @@ def test_one_line_on_stderr_names_the_demonstration(
     ("arguments", "limit"),
     [
         (("summarize", LETTERS, "--max-tokens", "4"), "summarize several documents"),
-        (("summarize", "--per-file", LETTERS, "--max-tokens", "4"), "summarize several documents"),
         (("generate", "Write a limerick.", "--max-tokens", "4"), "follow a free prompt"),
         (
             ("ask", "-d", HARBOUR, "Who?", "--schema", "who", "--max-tokens", "64"),
@@ -129,7 +129,7 @@ def test_the_warning_is_wrapped_between_words_at_a_terminal() -> None:
 
 
 def test_pages_name_the_demonstration() -> None:
-    about = "a demonstration that only quotes sentences"
+    about = "a demonstration, made only to quote sentences"
     assert about in answer_page("T", "", [], NO_SOURCES, [], [], model="builtin")
     assert about in table_page("T", "", ["due"], [], [], "builtin")
     page = answer_page("T", "", [], NO_SOURCES, [], [], model="Qwen/Qwen3-8B")

@@ -312,3 +312,15 @@ def test_a_table_reports_rows_of_deleted_files(
     assert b"not exist" not in done.stderr
     assert [row["file"] for row in cells(out)] == NAMES
     assert fake.asked == []
+
+
+def test_a_table_of_another_command_is_refused_by_the_name_of_that_command(
+    docs: Path, fake: FakeAnswers
+) -> None:
+    table = str(docs.parent / "table.csv")
+    assert ngt("summarize", "--per-file", str(docs), "-o", table).returncode == 0
+    done = ask(docs, "-o", table)
+    assert done.returncode == 2
+    line, hint = done.stderr.decode().splitlines()[-2:]
+    assert line.endswith("table.csv.journal was started by ngt summarize, not by ngt ask")
+    assert hint == "Name another file with -o, or write it again with --restart."

@@ -102,7 +102,7 @@ def test_a_command_says_that_an_answer_was_cut_off(tmp_path: Path) -> None:
     assert json.loads(cut.stdout)["finish_reason"] == "repetition"
     assert cut.returncode == 1
     message, hint = without_note(cut.stderr).decode().splitlines()
-    assert message == "ngt: the model repeated itself: there is no answer"
+    assert message == "ngt: the model repeated itself: what it wrote is no answer"
     assert hint.startswith("Name another model with -m")
     whole = ngt("summarize", str(text), "--json", *LOOP, "--set", "max_repeats=0")
     assert json.loads(whole.stdout)["finish_reason"] == "length"
@@ -123,7 +123,7 @@ def test_a_batch_names_the_lines_that_were_cut_off(tmp_path: Path) -> None:
     line = {"id": "one", "context": "The slate roof was old. It let the rain in."}
     done = ngt("batch", "-", *LOOP, stdin=json.dumps(line).encode() + b"\n", cwd=tmp_path)
     assert json.loads(done.stdout)["finish_reason"] == "repetition"
-    assert b"line one: the model repeated itself: there is no answer" in done.stderr
+    assert b"line one: the model repeated itself: what it wrote is no answer" in done.stderr
 
 
 def test_check_compares_answers_to_their_ends(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_first_answer_is_drafted_by_prompt_lookup_and_has_the_same_tokens(
     empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ngt(*ASK)
-    assert first.stderr.count(b"Drafting code is being compiled in the background, once") == 1
+    assert first.stderr.count(b"First run: part of ngt is being compiled in the background") == 1
     pid = compiling_process(empty_store)
     assert pid is not None  # it outlives the run
     answer = json.loads(first.stdout)
@@ -315,4 +315,4 @@ def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
     assert sorted(a.text for a in mixed) == sorted(a.text for a in plain)
     remarks = [e.text for e in said if isinstance(e, Message) and e.kind == "remark"]
     assert len(remarks) == 1
-    assert "Drafting code is being compiled in the background" in remarks[0]
+    assert "First run: part of ngt is being compiled in the background" in remarks[0]

@@ -67,7 +67,7 @@ def test_other_finish_reasons_are_answers(reason: str) -> None:
 def test_a_loop_ends_a_command_with_exit_code_1() -> None:
     done = ngt("ask", LOOP["question"], stdin=LOOP["context"].encode())
     assert done.returncode == 1
-    assert b"the model repeated itself: there is no answer" in done.stderr
+    assert b"the model repeated itself: what it wrote is no answer" in done.stderr
     assert done.stdout, "what was made is shown all the same"
     as_json = ngt("ask", LOOP["question"], "--json", stdin=LOOP["context"].encode())
     assert as_json.returncode == 1

@@ -387,7 +387,7 @@ def test_a_system_prompt_comes_from_a_file_beside_the_preset(model: str, tmp_pat
         (["--system", "@"], "--system @: no such file", 3),
         (["--system", "x" * 40_000], "no room for documents", 5),
         (["--set", "template_documents=yes"], "leaves documents out", 4),
-        (["--set", "template_arg=mood"], "template_arg is 'mood' (from flag)", 2),
+        (["--set", "template_arg=mood"], "--set template_arg is 'mood'", 2),
         (["--set", "chat_template=rga"], "no chat template 'rga'", 2),
     ],
 )

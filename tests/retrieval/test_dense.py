@@ -399,7 +399,7 @@ def test_a_folder_is_asked_with_embedder_and_reranker(harbour: str, models: dict
     assert best["dense"] > 0.7
     assert retrieval["dense"] == "flat"
     assert retrieval["embedded"] > 20
-    assert b"not everything fits: read the best 1 of " in done.stderr
+    assert b"not everything fits: only 1 of " in done.stderr
 
     shown = ngt(*command, "--set", f"reranker={models['reranker']}", "--show-passages")
     lines = shown.stderr.decode().splitlines()

@@ -225,13 +225,15 @@ def test_passages_are_reported_as_read_unless_the_built_in_model_answers(
 
     reporter.of(lambda: prompt_for(task, settings))
 
-    assert ["read the best" in warning for warning in reporter.warnings] == [True] * is_reported
+    assert ["not everything fits: only" in warning for warning in reporter.warnings] == [
+        True
+    ] * is_reported
 
 
 def test_passages_without_a_word_of_the_question_are_reported() -> None:
     _, (first, second) = fit(harbour_log(20), "Xylophones?", 300)
     assert first == "no passage has a word of the question; the first ones are read"
-    assert "read the best" in second
+    assert "not everything fits: only" in second
 
 
 def test_passages_of_a_single_document_are_counted_without_documents() -> None:
@@ -239,7 +241,7 @@ def test_passages_of_a_single_document_are_counted_without_documents() -> None:
     prompt, warnings = fit([Document("b.txt", text)], "Which pilot came?", 300, passages=1)
     total = prompt.selection.of_passages
     assert warnings == [
-        f"not everything fits: read the best 1 of {total} passages; --passages 5 reads more"
+        f"not everything fits: only 1 of {total} passages is read; --passages 5 reads more"
     ]
 
 
@@ -258,7 +260,7 @@ def test_the_best_passages_are_read_in_the_order_of_documents_with_their_places(
     assert "aboard at dawn" in prompt.text
     total = prompt.selection.of_passages
     assert warnings == [
-        f"not everything fits: read the best 2 of {total} passages, from 2 of 2 documents;"
+        f"not everything fits: only 2 of {total} passages are read, from 2 of 2 documents;"
         " --passages 5 reads more"
     ]
 

@@ -373,7 +373,7 @@ compiling.begun = lambda: compiling.Begun.FOR_ALL
 main()
 """
     with Warm("serve", "--no-http", code=code, NGT_HOME=str(tmp_path)) as server:
-        assert next_line(server).startswith(b"Drafting code is being compiled")
+        assert next_line(server).startswith(b"First run: part of ngt is being compiled")
         assert b"is ready" in next_line(server)
         server.terminate()
 

@@ -63,7 +63,7 @@ class Answers(ScriptedAnswers):
             raise ContextOverflowError("the prompt has 9 tokens", hint="Shorten it.")
         selection = None
         if "in passages" in question.question:
-            yield Message("warn", f"not everything fits: read the best 3 of 9 passages; {ADVICE}")
+            yield Message("warn", f"not everything fits: only 3 of 9 passages are read; {ADVICE}")
             passages = tuple(Chosen(SCORES, 0, i, i + 1, None, None, i + 1) for i in range(3))
             selection = Selection(passages, (), 9, 1, "cached", 0.0)
         yield Prompted(11)
@@ -176,7 +176,7 @@ def test_everything_but_the_page_needs_a_key_if_there_are_keys(tmp_path: Path) -
 
         headers = {"authorization": f"Bearer {'k' * 32}"}
         assert CLIENT.get(f"{url}documents", headers=headers).json() == {
-            "model": "builtin (a demonstration that only quotes sentences)",
+            "model": "builtin (a demonstration, made only to quote sentences)",
             "documents": None,
         }
 
@@ -336,7 +336,7 @@ def test_more_passages_are_offered_as_a_button(page: Browser, live: Live) -> Non
     """The advice names a flag, which nobody can type into a page."""
     ask(page, "When, in passages?")
     page.wait(lambda: has_ended(page) and text(page, "facts"))
-    assert "read the best 3 of 9 passages ·" in text(page, "facts")
+    assert "only 3 of 9 passages are read ·" in text(page, "facts")
     assert "--" not in text(page, "facts")
     assert text(page, "more") == "Read 6 passages"
     assert live.answers.last.settings.retrieval.passages == Settings().retrieval.passages

@@ -247,7 +247,7 @@ def test_list_prints_a_table(bytes_by_store: Mapping[str, int]) -> None:
     header, *rows = [line.split("\t") for line in ngt("cache", "list").stdout.decode().splitlines()]
     assert header[:2] == ["name", "pieces"]
     assert len(rows) == len(STORES)
-    assert {row[0] for row in rows if row[4] == "by name"} == CLEARED_BY_NAME
+    assert {row[0] for row in rows if row[4] == "only if named"} == CLEARED_BY_NAME
 
 
 def test_show_suggests_a_similar_store() -> None:

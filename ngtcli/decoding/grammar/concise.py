@@ -28,7 +28,7 @@ _TYPE_BY_FOREIGN_NAME = {
     "number": "float",
     "boolean": "bool",
 }
-_HINT = "Write fields as in: name, age int, due date?, state paid|open, tags str[], bio: a text."
+_HINT = "Write fields as in: name, age int, born date?, state paid|open, tags str[], bio: a text."
 _WORD = re.compile(r"(\S+?)((?:\?|\[\])*)")  # a name or a type, and the marks after it
 _NAME = re.compile(r"[\w.-]+")
 

@@ -114,7 +114,16 @@ class RunJournal:
         max_bytes: int,
         restart: bool = False,
     ) -> None:
-        form = Form("ngt-run", 1, Record, hint, words or {}, output, _EARLIER[output])
+        form = Form(
+            "ngt-run",
+            1,
+            Record,
+            hint,
+            words or {},
+            output,
+            _EARLIER[output],
+            by_command=output == TABLE,
+        )
         self.path = path
         self._hint = hint
         self._resumes = not restart

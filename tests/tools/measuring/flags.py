@@ -23,7 +23,7 @@ _NUM_DRAFT = measured_option(
     help="Maximum number of draft nodes per step; several, separated by commas."
 )
 _SWEEP_NUM_DRAFT = measured_option("--sweep-num-draft", help="Try 4 to 128 nodes.")
-_FRESH = "Before each prompt, forget what was learned."
+_FRESH = "Drafts learn nothing from earlier prompts: forget it before each one."
 _html = partial(options.file_option, rich_help_panel="Results")
 
 
