@@ -42,7 +42,7 @@ def _cells(row: StoreUsage) -> list[object]:
     ]
 
 
-@cache_app.command("list", view=table("name,pieces,files,size,cleared,holds", _cells))
+@cache_app.command("list", view=table("name,entries,files,size,cleared,holds", _cells))
 def cache_list() -> list[StoreUsage]:
     """List the parts of the cache with their entries, files and sizes."""
     return measure_stores(STORES)

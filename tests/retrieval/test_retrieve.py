@@ -429,7 +429,7 @@ def test_a_folder_that_does_not_fit_is_answered_from_its_best_passages(harbour: 
 
     done = ngt(*command, "--json")
     assert done.returncode == 0, done.stderr
-    assert b"passages, from " in done.stderr
+    assert b"passages is read, from " in done.stderr
     assert b" of 13 documents" in done.stderr
     body = json.loads(done.stdout)
     Draft202012Validator(build("ask")).validate(body)

@@ -245,7 +245,7 @@ def test_list_and_show_have_every_store(bytes_by_store: Mapping[str, int]) -> No
 
 def test_list_prints_a_table(bytes_by_store: Mapping[str, int]) -> None:
     header, *rows = [line.split("\t") for line in ngt("cache", "list").stdout.decode().splitlines()]
-    assert header[:2] == ["name", "pieces"]
+    assert header[:2] == ["name", "entries"]
     assert len(rows) == len(STORES)
     assert {row[0] for row in rows if row[4] == "only if named"} == CLEARED_BY_NAME
 
