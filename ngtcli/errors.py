@@ -38,7 +38,7 @@ class ExitCode(IntEnum):
 
 
 INTERRUPTED = ExitCode.INTERRUPTED
-_LONGEST = 500  # characters of an unexpected error's text; guessed
+_LONGEST = 500  # characters of an unexpected error's text (guess)
 
 
 class NgtError(Exception):

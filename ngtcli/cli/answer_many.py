@@ -24,7 +24,7 @@ from ngtcli.words import counted, short
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.engine.engine import Engine
 
-_EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
+_EVERY_S = 10.0  # between two lines with -v where none can be wiped (guess)
 _WARNINGS_SHOWN = 5  # about single items; -v shows all
 
 

@@ -8,7 +8,7 @@ from textwrap import shorten
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import UsageError
 
-_MAX_SHOWN = 200  # characters of a command line in an error and its hint; guess
+_MAX_SHOWN = 200  # characters of a command line in an error and its hint (guess)
 
 
 def question_and_paths(words: Sequence[str], has_documents: bool) -> tuple[str, list[str]]:

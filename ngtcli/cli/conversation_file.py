@@ -24,7 +24,7 @@ from ngtcli.words import reason_of
 if TYPE_CHECKING:
     from ngtcli.system.store import Kind
 
-MAX_BYTES = 100_000_000  # of a conversation file; guess
+MAX_BYTES = 100_000_000  # of a conversation file (guess)
 _WRITTEN_BY_SAVE = "Name a .json file that /save wrote."
 _LAST = "last"  # the key of the conversation that was saved last
 

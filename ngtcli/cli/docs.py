@@ -37,8 +37,8 @@ from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 docs_app = Group("docs")
-_MAX_SKIPPED = 100  # skipped files that a list names without -v; guess
-_BEGINNING = 40  # characters of a passage that are shown; guess
+_MAX_SKIPPED = 100  # skipped files that a list names without -v (guess)
+_BEGINNING = 40  # characters of a passage that are shown (guess)
 _COLUMNS = ["document", "format", "pages", "characters", "tokens"]
 _FACTS = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
 _READ = ("model", *settings_in("reading"))

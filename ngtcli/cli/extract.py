@@ -103,7 +103,7 @@ _HINT = "Name files or folders, or pipe a text in."
 _WITHOUT_ASK_FIELDS = "Name another model (-m), or give --set ask_fields=no."
 _VERSION = 1  # of what makes rows of answers
 # Below this a value is named as doubtful where --doubt says nothing: three wrong totals had 0.45 to
-# 0.71, labelled values have 0.99 and those found by a field's words 0.9; guess.
+# 0.71, labelled values have 0.99 and those found by a field's words 0.9 (guess).
 _DOUBTFUL = 0.75
 _DOUBTED_SHOWN = 3  # of these values, in a message
 

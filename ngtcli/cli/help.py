@@ -16,7 +16,7 @@ from ngtcli.errors import UsageError
 from ngtcli.models.recommended import recommendations
 from ngtcli.words import nearest
 
-_MAX_WIDTH = 100  # columns of a page; wider lines are hard to read: guess
+_MAX_WIDTH = 100  # columns of a page; wider lines are hard to read (guess)
 
 
 def topics() -> dict[str, Path]:

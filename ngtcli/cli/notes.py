@@ -29,7 +29,7 @@ from ngtcli.system.progress import BAR, progress_bar, time_left
 from ngtcli.system.reporting import Reporter
 from ngtcli.words import counted, short
 
-MAX_LINE = 2000  # characters of a line of an error; guess
+MAX_LINE = 2000  # characters of a line of an error (guess)
 CUT_OFF = {  # by the finish reason of an answer
     "length": "the answer is cut off: it reached --max-tokens",
     "context": "the answer is cut off: the context is full",

@@ -20,8 +20,8 @@ from ngtcli.words import reason_of, shortened
 if TYPE_CHECKING:
     from ngtcli.system.store import Kind
 
-_MAX_COMPARED_BYTES = 1_000_000_000  # a larger file counts as not written by ngt; guess
-_MAX_VERSIONS = 16  # hashes that are stored for a file that ngt wrote; guess
+_MAX_COMPARED_BYTES = 1_000_000_000  # a larger file counts as not written by ngt (guess)
+_MAX_VERSIONS = 16  # hashes that are stored for a file that ngt wrote (guess)
 _ELSEWHERE = "Choose another file."
 _PRINTED = "Choose another file; the result went to standard output."
 _FORCE = "Name another file, or use --force to overwrite it."

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Model = Annotated[
     str, typer.Option("--model", "-m", help="Only this model.", autocompletion=models)
 ]
-_PATIENCE_S = 5.0  # for a server to stop, beyond FINISH_S for its answers; guess
+_PATIENCE_S = 5.0  # for a server to stop, beyond FINISH_S for its answers (guess)
 TASKS = ("ask", "chat", "generate", "summarize")  # whose presets word what is asked
 _DOCS = typer.Option(
     "--docs",

@@ -18,7 +18,7 @@ from ngtcli.words import nearest
 
 _SHORT_FLAGS = {"model": ["-m"], "system": ["-s"], "temperature": ["-t"]}  # by setting
 _SET = "set"  # the parameter of --set
-_MAX_SHOWN = 80  # characters of NAME=VALUE in a message; guess
+_MAX_SHOWN = 80  # characters of NAME=VALUE in a message (guess)
 
 
 class SettingFlags(dict[str, Any]):

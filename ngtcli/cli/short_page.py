@@ -7,8 +7,8 @@ from ngtcli.cli.streams import terminal_width
 from ngtcli.config import SETTINGS, Use
 
 _NEEDED = {"extract": ("schema",)}  # settings that a command needs and others rarely do
-_MAX_WIDTH = 100  # columns; wider lines are hard to read: guess
-_MAX_CHOICES = 15  # characters of the choices of a value; guess
+_MAX_WIDTH = 100  # columns; wider lines are hard to read (guess)
+_MAX_CHOICES = 15  # characters of the choices of a value (guess)
 # Options that are listed first.
 _FIRST = ("--model", "--docs", "--schema", "--output", "--cite", "--json")
 

@@ -7,7 +7,7 @@ from ngtcli.cli.notes import Notes
 if TYPE_CHECKING:
     from ngtcli.system.store import Kind
 
-SLOW_S = 3.0  # seconds until an answer begins, of which loading a model takes most; guess
+SLOW_S = 3.0  # seconds until an answer begins, of which loading a model takes most (guess)
 _KEY = "slow starts"
 
 

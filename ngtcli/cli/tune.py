@@ -46,7 +46,7 @@ from ngtcli.system import process
 from ngtcli.words import counted
 
 _ITEMS = typer.Argument(help="NAME=VALUES to sweep, or documents to measure on.")
-_MAX_NAMED = 8  # skipped cells that a warning names; guess
+_MAX_NAMED = 8  # skipped cells that a warning names (guess)
 _SWEEP = typer.Option(help="What to try: NAME=A..B, A..B+STEP, A..B*FACTOR or A,B,C.")
 _ROUNDS = typer.Option(min=1, max=1000, help="How often to measure each combination.")
 _STATE = typer.Option(help="Keep finished measurements in this file.")

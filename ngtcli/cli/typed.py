@@ -17,7 +17,7 @@ from ngtcli.system.files import home, private_folder
 _PROMPT, _BELOW = "> ", "  "
 _NO_UTF8 = "the input is not UTF-8: invalid bytes are read as �; iconv -f LATIN1 converts it"
 _HISTORY = "chat_history"  # a file of the state folder
-_KEPT_BYTES = 500_000  # of that file, where it has grown to twice as many; guess
+_KEPT_BYTES = 500_000  # of that file, where it has grown to twice as many (guess)
 
 
 def piped(stream: BinaryIO, max_mb: int) -> Iterator[str]:

@@ -33,7 +33,7 @@ _MARK = re.compile(f"\ufdd0{_SECRET}-(\\d*)\ufdd0")
 _NAMES = 10**8
 _TURNS = 2 * 10**8
 _PROBE = 'É"<\\&\n a'  # characters that filters of a template change
-_PROBES = 25_000  # copies of _PROBE in all texts of a trial; guess: enough to show multiplication
+_PROBES = 25_000  # copies of _PROBE in all texts of a trial (guess: enough to show multiplication)
 _SWITCH = re.compile("/(?:no_think|think|system_override)")  # SmolLM3's template removes it
 # Limits of a template's program: real ones take milliseconds and some thousand characters; guesses.
 _SECONDS = 5.0

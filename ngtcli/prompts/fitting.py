@@ -17,13 +17,13 @@ from ngtcli.prompts.reports import Cut
 from ngtcli.system import reporting
 from ngtcli.words import counted, short
 
-_EXACT = 1 << 15  # tokens up to which prompts are encoded in one go; about 0.1 s, guess
-_SPARE = 1000  # 1 / _SPARE of the room may stay unused where documents are cut; guess
-_SHOWN = 20  # cuts that are reported one by one; guess
+_EXACT = 1 << 15  # tokens up to which prompts are encoded in one go; about 0.1 s (guess)
+_SPARE = 1000  # 1 / _SPARE of the room may stay unused where documents are cut (guess)
+_SHOWN = 20  # cuts that are reported one by one (guess)
 _PIECE = 1 << 16  # characters, encoded in about 50 ms (measured); Ctrl-C is obeyed between pieces
 _LONG = 1 << 18  # characters that are encoded in 0.3 s, measured with the built-in tokenizer
-_INTERVAL_S = 0.3  # between two status lines; guess
-_CHARACTERS = 6  # per token that is kept, encoded at first; guess: most tokens have about four
+_INTERVAL_S = 0.3  # between two status lines (guess)
+_CHARACTERS = 6  # per token that is kept, encoded at first (guess: most tokens have about four)
 
 
 def count_tokens(task: Task, texts: Iterable[str], limit: int, characters: int) -> int:

@@ -14,7 +14,7 @@ from ngtcli.words import nearest
 _WORDING = ("description", "template", "document", "titled_document", "separator")
 PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
 _OTHER_PRESET = "Or use another preset with -p NAME."
-_MAX_NUMBER = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
+_MAX_NUMBER = 1e300  # larger numbers, infinities and NaN are kept as text (guess)
 TASKS = ("summarize", "ask")  # that a line of a batch may have
 _OVERFLOW = {  # what overflow "auto" means for each task
     "summarize": "split",

@@ -29,7 +29,7 @@ class Chosen:
     rank: int
 
 
-_MIN_NEXT = 5  # the fewest passages that `read_next` suggests; guess
+_MIN_NEXT = 5  # the fewest passages that `read_next` suggests (guess)
 
 
 @dataclass(frozen=True, slots=True)

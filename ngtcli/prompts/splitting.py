@@ -9,9 +9,9 @@ from ngtcli.documents.selection import Excerpt
 from ngtcli.prompts.build import Prompt, Task, named
 from ngtcli.prompts.fitting import frame_tokens, no_room, whole_prompt
 
-_TOKENS = 200  # of a passage, the smallest piece of a part; guess
-BETWEEN = 8  # tokens counted for the separator of two texts; guess, the prompt itself is counted
-_MIN_SHARE = 0.6  # a part that has this share of its size ends at the next heading; guess
+_TOKENS = 200  # of a passage, the smallest piece of a part (guess)
+BETWEEN = 8  # tokens counted for the separator of two texts (guess; the whole prompt is counted)
+_MIN_SHARE = 0.6  # a part that has this share of its size ends at the next heading (guess)
 
 
 @dataclass(frozen=True, slots=True)

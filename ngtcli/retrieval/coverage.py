@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 # Below this share of a question's weight the documents are taken not to have its answer. Chosen and
 # measured by `python -m tests.tools.answerable`: see there.
 MIN_SHARE = 0.32
-_SMOOTHING = 20  # passages that are added, so that a few passages do not decide; a guess
+_SMOOTHING = 20  # passages that are added, so that a few passages do not decide (guess)
 _NAME = 2.0  # weight of a name or a number beside that of another word; swept from 1 to 3
 _ELSEWHERE = 0.3  # of a word's weight where only other passages of a document have it; 0 to 1 tried
-_CACHED_WORDS = 1 << 12  # whose inflections are remembered; a guess
+_CACHED_WORDS = 1 << 12  # whose inflections are remembered (guess)
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
@@ -70,7 +70,7 @@ _ENDINGS = {
     "ions": ("", "e"),
     "ion": ("", "e"),
 }
-_MIN_BASE = 3  # letters of a base; a guess
+_MIN_BASE = 3  # letters of a base (guess)
 
 
 def coverage(index: "Index", question: str) -> Coverage | None:

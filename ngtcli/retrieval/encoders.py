@@ -25,7 +25,7 @@ from ngtcli.retrieval.index import Floats
 from ngtcli.system.files import key_of, stamp_of
 from ngtcli.system.machine import pick_device
 
-BATCH = 32  # texts per forward pass; a guess
+BATCH = 32  # texts per forward pass (guess)
 _FORMAT = 2  # of how vectors are made
 _RUN_OPTIONS: dict[str, Any] = {
     "batch_size": BATCH,

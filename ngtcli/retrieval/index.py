@@ -40,7 +40,7 @@ B = 0.75
 EARLIER = 0.2
 _FORMAT = 4  # of stored passages; to be raised if cutting or `words` changes
 _RANGE_BYTES = 12  # of a row of `_CutDocument.ranges`
-_DOCUMENTS_AT_ONCE = 200  # cut between two status lines, and stored together; a guess
+_DOCUMENTS_AT_ONCE = 200  # cut between two status lines, and stored together (guess)
 _LOW_HASHES = 1 << 16  # the number of values of a uint16
 
 

@@ -31,7 +31,7 @@ MAX_FLAT = 200_000  # passages that are all compared with a question: 0.3 GB of 
 LISTS = 4096  # of IVF-PQ
 MAX_PARTS = 64  # of a vector, of 8 bits each
 PROBED_LISTS = 16  # compared with a question
-_CANDIDATES_PER_PASSAGE = 4  # that are compared by their vectors, for each that is wanted; a guess
+_CANDIDATES_PER_PASSAGE = 4  # that are compared by their vectors, for each that is wanted (guess)
 
 
 class Vectors:

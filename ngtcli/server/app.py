@@ -39,11 +39,11 @@ from ngtcli.system.reporting import CollectingReporter, Reporter, reporting_to
 if TYPE_CHECKING:
     from ngtcli.server.process import Server
 
-_MAX_REQUESTS = 256  # requests that wait or are answered; guess
-_ANSWER_TIMEOUT_S = 3600.0  # from the request to the end of its answer; guess
-_RETRY_AFTER_S = 2  # after which a client may ask again where the queue is full; guess
-_POLL_S = 0.1  # between looks at the progress of loading; guess
-_MAX_EARLY = 64  # remembered ids of requests that were cancelled before they came; guess
+_MAX_REQUESTS = 256  # requests that wait or are answered (guess)
+_ANSWER_TIMEOUT_S = 3600.0  # from the request to the end of its answer (guess)
+_RETRY_AFTER_S = 2  # after which a client may ask again where the queue is full (guess)
+_POLL_S = 0.1  # between looks at the progress of loading (guess)
+_MAX_EARLY = 64  # remembered ids of requests that were cancelled before they came (guess)
 _Parser = Callable[[Service, bytes], ApiRequest]
 # The parser of the requests to each path, and the writer of the replies.
 _FORMATS: Mapping[str, tuple[_Parser, Callable[[ApiRequest], Reply]]] = {

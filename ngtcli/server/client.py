@@ -24,7 +24,7 @@ from ngtcli.server.places import Place, absolute
 from ngtcli.system import process, reporting
 from ngtcli.words import reason_of
 
-_CHUNK_BYTES = 1 << 18  # read from the socket at once; guess
+_CHUNK_BYTES = 1 << 18  # read from the socket at once (guess)
 
 
 class NotServedError(Exception):

@@ -25,10 +25,10 @@ from ngtcli.server.folder import StillReadingError
 from ngtcli.server.public import RequestError, public
 from ngtcli.server.wire import BEAT_S
 
-MAX_BODY_BYTES = 8_000_000  # bytes of a request; guess: the text of some thousand pages
-_TRANSFER_TIMEOUT_S = 60.0  # for a client to send a request, or to read a piece; guess
-_MAX_THREADS = 40  # that prepare the requests of one socket; guess
-_RETRY_S = 0.1  # between two attempts while another thread reads the documents; guess
+MAX_BODY_BYTES = 8_000_000  # bytes of a request (guess: the text of some thousand pages)
+_TRANSFER_TIMEOUT_S = 60.0  # for a client to send a request, or to read a piece (guess)
+_MAX_THREADS = 40  # that prepare the requests of one socket (guess)
+_RETRY_S = 0.1  # between two attempts while another thread reads the documents (guess)
 Result = TypeVar("Result")
 
 

@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 from ngtcli.errors import BusyError
 
-MAX_WAITING = 1024  # requests that wait, of all owners; guess
-MAX_WAITING_OF_OWNER = 256  # requests that wait, of one owner; guess
-MAX_PREPARED = 8  # prepared, or being prepared, before there is room for them; guess
+MAX_WAITING = 1024  # requests that wait, of all owners (guess)
+MAX_WAITING_OF_OWNER = 256  # requests that wait, of one owner (guess)
+MAX_PREPARED = 8  # prepared, or being prepared, before there is room for them (guess)
 
 Request = TypeVar("Request")
 Prepared = TypeVar("Prepared")

@@ -14,7 +14,7 @@ from ngtcli.documents.read import DocumentReader
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError
 
-_LOCK_TIMEOUT_S = 0.05  # for another thread that reads the documents; guess
+_LOCK_TIMEOUT_S = 0.05  # for another thread that reads the documents (guess)
 
 
 class StillReadingError(Exception):

@@ -32,9 +32,9 @@ from ngtcli.system.files import read_bounded
 from ngtcli.words import reason_of
 
 DEFAULT_ADDRESS = "127.0.0.1:8421"  # of `ngt serve` without --http
-_MIN_KEY_LENGTH = 16  # characters of an API key; guess: 16 random ones are not found by trying
+_MIN_KEY_LENGTH = 16  # characters of an API key (guess: 16 random ones are not found by trying)
 _MAX_PORT = 65_535
-_MAX_KEY_FILE_BYTES = 1_000_000  # guess
+_MAX_KEY_FILE_BYTES = 1_000_000  # (guess)
 _KEY = re.compile(rb"[!-~]{%d,}" % _MIN_KEY_LENGTH)
 _PATHS_WITHOUT_KEY = ("/health", "/")
 USER = ""  # the owner of requests by the user of the server

@@ -17,8 +17,8 @@ from ngtcli.errors import NgtError, unexpected
 from ngtcli.server.client import NotServedError, OtherStampError, Remote, RemoteAnswer
 from ngtcli.system import reporting
 
-MAX_ASKED = 8  # requests at the server, enough to share forward passes; guess
-_POLL_S = 0.2  # between two looks for new requests; guess
+MAX_ASKED = 8  # requests at the server, enough to share forward passes (guess)
+_POLL_S = 0.2  # between two looks for new requests (guess)
 
 
 class ServedRun:

@@ -52,12 +52,12 @@ from ngtcli.system import reporting
 from ngtcli.system.reporting import Reporter, reporting_to
 from ngtcli.words import counted, nearest
 
-_INTERVAL_S = 0.25  # between two progress notifications; guess
-_MAX_CHARACTERS = 20_000  # characters that `show_passage` returns at once; guess
-_MAX_LEFT_OUT = 100  # files left out that `list_documents` names; guess
-_IDLE_S = 600.0  # without a call, after which an HTTP session ends; guess
+_INTERVAL_S = 0.25  # between two progress notifications (guess)
+_MAX_CHARACTERS = 20_000  # characters that `show_passage` returns at once (guess)
+_MAX_LEFT_OUT = 100  # files left out that `list_documents` names (guess)
+_IDLE_S = 600.0  # without a call, after which an HTTP session ends (guess)
 _MAX_SESSIONS = 1000  # HTTP sessions open at once, each about 30 kB (measured)
-_MAX_OWNERS = 10 * _MAX_SESSIONS  # owners of sessions, including ended ones; guess
+_MAX_OWNERS = 10 * _MAX_SESSIONS  # owners of sessions, including ended ones (guess)
 _SESSION_HEADER = "mcp-session-id"
 _TOOLS = ("search_passages", "ask", "summarize", "list_documents", "show_passage")
 _INSTRUCTIONS = (

@@ -27,8 +27,8 @@ from ngtcli.system.json_form import dump_json
 from ngtcli.system.yaml_file import shown
 from ngtcli.words import nearest
 
-_MAX_STOPS = 16  # stop sequences of a request; guess
-_MAX_STOP_LENGTH = 1000  # characters of a stop sequence; guess
+_MAX_STOPS = 16  # stop sequences of a request (guess)
+_MAX_STOP_LENGTH = 1000  # characters of a stop sequence (guess)
 _ALIASES = {
     "max_completion_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",

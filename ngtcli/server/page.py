@@ -31,8 +31,8 @@ from ngtcli.server.wire import Failed, encode
 
 _SERVER_FOLDER = Path(__file__).parent
 _RENDER_FOLDER = Path(render_page.__file__).parent
-_QUOTE_LENGTH = 400  # characters of a quotation, about; guess
-_MAX_PASSAGES = 1000  # that a browser may ask for; guess
+_QUOTE_LENGTH = 400  # characters of a quotation, about (guess)
+_MAX_PASSAGES = 1000  # that a browser may ask for (guess)
 
 
 @cache

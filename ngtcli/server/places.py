@@ -39,9 +39,9 @@ _PATH_VARIABLES = (
 ).split()
 _DIGITS = 16  # hex digits of a name: the path of a socket has 107 bytes at most; derived
 _MAX_PATH_BYTES = 100  # bytes of a socket's path, of 104 to 108 by system
-RESPONSE_TIMEOUT_S = 20.0  # of silence; a server sends something every wire.BEAT_S; guess
-FINISH_S = 30.0  # for answers that are being made when a server stops; guess
-_POLL_S = 0.05  # between looks at whether a place is free; guess
+RESPONSE_TIMEOUT_S = 20.0  # of silence; a server sends something every wire.BEAT_S (guess)
+FINISH_S = 30.0  # for answers that are being made when a server stops (guess)
+_POLL_S = 0.05  # between looks at whether a place is free (guess)
 _CREDENTIALS = struct.Struct("3i")  # process, user, group: Linux's struct ucred
 PACKAGE = Path(__file__).parent.parent
 

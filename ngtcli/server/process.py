@@ -41,12 +41,12 @@ from ngtcli.system.reporting import Reporter, reporting_to
 if TYPE_CHECKING:  # it loads torch
     from ngtcli.server.resident import Resident
 
-_CHECK_INTERVAL_S = 5.0  # between checks of the clock and of the model's files, at most; guess
-_POLL_S = 0.1  # between looks at the number of unfinished answers; guess
-_ENDING_S = 1.0  # to send the ends of answers; guess
-_MAX_CONNECTIONS = 1024  # at once; guess
-_MAX_HEADER_BYTES = 65_536  # of a request; guess
-_IDLE_S = 30.0  # after which a connection without a request is closed; guess
+_CHECK_INTERVAL_S = 5.0  # between checks of the clock and of the model's files, at most (guess)
+_POLL_S = 0.1  # between looks at the number of unfinished answers (guess)
+_ENDING_S = 1.0  # to send the ends of answers (guess)
+_MAX_CONNECTIONS = 1024  # at once (guess)
+_MAX_HEADER_BYTES = 65_536  # of a request (guess)
+_IDLE_S = 30.0  # after which a connection without a request is closed (guess)
 
 
 Load = Callable[[Settings], "Resident"]  # loads a model

@@ -25,8 +25,8 @@ from ngtcli.system import reporting
 from ngtcli.system.machine import return_memory
 from ngtcli.system.reporting import Reporter, reporting_to
 
-_PREPARING = 2  # threads that make prompts; guess
-_RETURN_INTERVAL_S = 30.0  # after which freed memory is returned even if requests wait; guess
+_PREPARING = 2  # threads that make prompts (guess)
+_RETURN_INTERVAL_S = 30.0  # after which freed memory is returned even if requests wait (guess)
 
 
 class TicketAnswer:

@@ -16,7 +16,7 @@ from ngtcli.system.yaml_file import shown
 from ngtcli.words import nearest
 
 DOCS = "+docs"  # after the model's name: answers from the server's folder
-_MAX_DOCUMENTS = 10_000  # of a request, which take about a second to read; guess
+_MAX_DOCUMENTS = 10_000  # of a request, which take about a second to read (guess)
 
 
 class RequestDocument(Struct, forbid_unknown_fields=True):

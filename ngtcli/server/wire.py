@@ -22,7 +22,7 @@ from ngtcli.errors import NgtError
 from ngtcli.system.json_form import HIDDEN
 
 STAMP = "ngt-stamp"  # a header: the `runtime_stamp` of the client
-BEAT_S = 2.0  # between two empty lines; guess
+BEAT_S = 2.0  # between two empty lines (guess)
 MAX_REQUEST_BYTES = 2**31  # derived: a request has the texts of its documents
 
 
