@@ -24,7 +24,8 @@ Counted = tuple[Wide, Wide]
 WEIGHT = 5
 # What a word is encoded after, so that its ids are those in a text: letters after a bracket,
 # after which all tokenizers begin a new token, anything else after a letter.
-_BEFORE_LETTERS, _BEFORE_OTHERS = "(", "a"
+_BEFORE_LETTERS = "("
+_BEFORE_OTHERS = "a"
 
 
 def word_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -55,15 +56,16 @@ def phrase_counts(phrases: Phrases, tokenizer: Tokenizer) -> BackgroundCounts:
     sizes = np.array([len(i) for i in ids], np.int64)
     places = np.concatenate([[0], np.cumsum(sizes)])[:-1]
     flat = np.array([token for i in ids for token in i], np.int64)
-    found: list[list[Counted]] = [[] for _ in range(DEPTH)]
+    levels: list[list[Counted]] = [[] for _ in range(DEPTH)]
     for rows, weights in phrases.rows:
         able = (sizes[rows] > 0).all(1)
-        rows, counts = rows[able], weights[able].astype(np.int64) * UNIT // WEIGHT
+        rows = rows[able]
+        counts = weights[able].astype(np.int64) * UNIT // WEIGHT
         stream, starts = _stream(rows, flat, places, sizes)
         for begin, k, of in _spans(starts, sizes[rows]):
             tokens = stream[begin[:, None] + np.arange(k)]
-            found[k - 1].append((tokens, counts[of]))
-    return lay_out(_merged(found))
+            levels[k - 1].append((tokens, counts[of]))
+    return lay_out(_merged(levels))
 
 
 def _stream(rows: Ints, flat: Wide, places: Wide, sizes: Wide) -> tuple[Wide, Wide]:
@@ -82,50 +84,54 @@ def _spans(starts: Wide, sizes: Wide) -> Iterator[tuple[Wide, int, Wide]]:
     """
     if not len(sizes):
         return
-    first, last = sizes[:, 0], sizes[:, -1]
+    first = sizes[:, 0]
+    last = sizes[:, -1]
     if sizes.shape[1] == 1:
         longest = int(first.max())
         for skipped in range(longest):
             for k in range(1, min(DEPTH, longest - skipped) + 1):
-                own = np.flatnonzero(first >= skipped + k)
-                yield starts[own] + skipped, k, own
+                phrases = np.flatnonzero(first >= skipped + k)
+                yield starts[phrases] + skipped, k, phrases
         return
     inner = sizes[:, 1:-1].sum(1)
     for left in range(1, min(DEPTH, int(first.max())) + 1):
         for right in range(1, min(DEPTH, int(last.max())) + 1):
             tokens = np.where((first >= left) & (last >= right), left + inner + right, DEPTH + 1)
             for k in np.unique(tokens[tokens <= DEPTH]).tolist():
-                own = np.flatnonzero(tokens == k)
-                yield starts[own] + first[own] - left, k, own
+                phrases = np.flatnonzero(tokens == k)
+                yield starts[phrases] + first[phrases] - left, k, phrases
 
 
-def _merged(found: Sequence[Sequence[Counted]]) -> Iterator[Level]:
-    """Sum the counts in levels, and add for each sequence the one without its last token."""
+def _merged(levels: Sequence[Sequence[Counted]]) -> Iterator[Level]:
+    """Sum the counts in each level, and add for each sequence the one without its last token."""
     keys: list[Wide] = []  # of a depth's nodes, sorted: the parent's number there and the token
-    wide = 1 + max((int(t.max()) for level in found for t, _ in level if t.size), default=0)
+    width = 1 + max((int(t.max()) for level in levels for t, _ in level if t.size), default=0)
     parents_before = 1  # nodes of the depth before
-    for level in found:
-        made = [(_key(tokens, keys, wide), counts) for tokens, counts in level if len(tokens)]
-        if not made:
+    for level in levels:
+        counted_keys = [
+            (_key(tokens, keys, width), counts) for tokens, counts in level if len(tokens)
+        ]
+        if not counted_keys:
             none = np.zeros(0, np.int64)
             yield Level(none, none, none, np.zeros(parents_before, np.int64))
             break
-        key, counted = (np.concatenate(parts) for parts in zip(*made, strict=True))
+        key, counted = (np.concatenate(parts) for parts in zip(*counted_keys, strict=True))
         known, group = np.unique(key, return_inverse=True)
         counts = np.bincount(group, counted).astype(np.int64)
-        parents, tokens = known // wide, known % wide
+        parents = known // width
+        tokens = known % width
         followed = np.bincount(parents, counts, minlength=parents_before).astype(np.int64)
         yield Level(parents, tokens, counts, followed)
         keys.append(known)
         parents_before = len(known)
 
 
-def _key(tokens: Wide, keys: Sequence[Wide], wide: int) -> Wide:
+def _key(tokens: Wide, keys: Sequence[Wide], width: int) -> Wide:
     """Return the number of each sequence's parent at its depth, and its last token.
 
     The sequences are int64 (m, k).
     """
     node = np.zeros(len(tokens), np.int64)
     for depth, known in enumerate(keys):
-        node = np.searchsorted(known, node * wide + tokens[:, depth])
-    return node * wide + tokens[:, -1]
+        node = np.searchsorted(known, node * width + tokens[:, depth])
+    return node * width + tokens[:, -1]

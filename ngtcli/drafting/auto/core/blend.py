@@ -111,7 +111,8 @@ def ask(tables: Any, matches: Any, escape: Any, least: float, query: Any) -> Any
     The mass is the probability that no listed prediction gives to a token. A prediction that gives
     away less than `least` is left out. The list ends when less than `least` is left.
     """
-    n, mass = 0, 1.0
+    n = 0
+    mass = 1.0
     # After a departure a copy may continue in two ways (copies.py).
     for way in range(WAYS):
         token = copied_token(tables.copies, matches[tables.counted], way)
@@ -162,7 +163,8 @@ def _list(
     Returns:
         The number of predictions that are listed now, and the mass that this one passes on.
     """
-    keys, e = query.keys, escape[source, order, bucket]
+    keys = query.keys
+    e = escape[source, order, bucket]
     share = mass * (1.0 - e)
     if share >= least:
         keys[n, SOURCE] = source
@@ -180,7 +182,8 @@ def _list(
 def _copy_keys(tables: Any, matches: Any, way: int) -> Any:
     """Return the source, order and bucket of a copy's escape, and its credited source."""
     state = matches[tables.counted]
-    segment, credited = segment_of(tables.copies, state), 0
+    segment = segment_of(tables.copies, state)
+    credited = 0
     for source in range(tables.counted):
         if tables.spec[source, SEGMENT] == segment:
             credited = source
@@ -200,7 +203,9 @@ def blend(tables: Any, query: Any, n: int, least: float, candidates: Any, number
         least: Smaller contributions are left out.
         number: An id of this blend, not 0, that no earlier blend with these candidates had.
     """
-    keys, masses, head = query.keys, query.masses, heads_from(tables)
+    keys = query.keys
+    masses = query.masses
+    head = heads_from(tables)
     size = 0
     for is_late in range(2 if len(tables.spec) > head else 1):
         for i in range(n):
@@ -224,5 +229,6 @@ def blend(tables: Any, query: Any, n: int, least: float, candidates: Any, number
 @njit(inline="always")
 def given_to(tables: Any, query: Any, i: int, token: int) -> float:
     """Return the probability that prediction `i` of a query gives to `token`."""
-    source, node = query.keys[i, SOURCE], query.keys[i, NODE]
+    source = query.keys[i, SOURCE]
+    node = query.keys[i, NODE]
     return share_of(tables, source, node, query.masses[i, SHARE], query.masses[i, TOTAL], token)

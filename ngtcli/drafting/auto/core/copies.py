@@ -131,7 +131,8 @@ def _slot(copies: Any, end: int) -> Any:
 @njit(inline="always")
 def _common_length(text: Any, first: int, second: int) -> Any:
     """Return the number of equal tokens before two indices, within the compared length."""
-    length, longest = 0, min(first, _COMPARED)
+    length = 0
+    longest = min(first, _COMPARED)
     while length < longest and text[first - 1 - length] == text[second - 1 - length]:
         length += 1
     return length

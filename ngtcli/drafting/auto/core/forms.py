@@ -172,7 +172,8 @@ def match(tables: Any, source: int, node: int, order: int) -> Any:
     spec = tables.spec
     if node == NONE or order < spec[source, MIN_ORDER] or order > spec[source, MAX_ORDER]:
         return 0.0, 0
-    form, table = spec[source, FORM], spec[source, TABLE]
+    form = spec[source, FORM]
+    table = spec[source, TABLE]
     if form == TRIE:
         trie = trie_of(tables, table)
         total = float(trie.counts[node, FOLLOWED])
@@ -188,7 +189,8 @@ def match(tables: Any, source: int, node: int, order: int) -> Any:
 def walk(tables: Any, source: int, matches: Any, token: int) -> None:
     """Extend the `matches` of a source by a token in place: matches of k tokens to k + 1."""
     spec = tables.spec
-    form, table = spec[source, FORM], spec[source, TABLE]
+    form = spec[source, FORM]
+    table = spec[source, TABLE]
     if form == TRIE:
         slots = trie_of(tables, table).slots
         for order in range(len(matches) - 2, -1, -1):
@@ -240,10 +242,12 @@ def continue_with(
         credited: The source that new candidates are credited to.
         candidates, size, blend: As for `candidates.add`.
     """
-    form, table = tables.spec[source, FORM], tables.spec[source, TABLE]
+    form = tables.spec[source, FORM]
+    table = tables.spec[source, TABLE]
     kind = tables.spec[source, EVIDENCE]
     if form == TRIE:
-        trie, scale = trie_of(tables, table), share / total
+        trie = trie_of(tables, table)
+        scale = share / total
         child = trie.frequent[0] if order == 0 else trie.nodes[node, FIRST_CHILD]
         scanned = 0
         while child != NONE and scanned < _SCANNED and size < len(candidates.tokens):
@@ -257,7 +261,8 @@ def continue_with(
             child = trie.frequent[scanned] if order == 0 else trie.nodes[child, NEXT_SIBLING]
         return size
     if form == SORTED:
-        nodes, scale = _sorted_of(tables, table).nodes, share / total
+        nodes = _sorted_of(tables, table).nodes
+        scale = share / total
         first, end = child_rows(nodes, node)
         for row in range(first, min(end, first + _SCANNED_SORTED)):
             count = float(count_in(nodes, row, total))
@@ -265,15 +270,14 @@ def continue_with(
             is_enough = probability >= least and probability > 0.0
             if not (is_enough and in_vocabulary(nodes, row)) or size >= len(candidates.tokens):
                 break
-            token, evidence = (
-                nodes[row, ROW_TOKEN],
-                evidence_of(kind, order, count / UNIT, total / UNIT),
-            )
+            token = nodes[row, ROW_TOKEN]
+            evidence = evidence_of(kind, order, count / UNIT, total / UNIT)
             size = add(candidates, size, blend, token, probability, credited, evidence)
         return size
     if table == NONE:
         return add(candidates, size, blend, node, share, credited, 0)
-    rows, scale = _rows_of(tables, table), share / total
+    rows = _rows_of(tables, table)
+    scale = share / total
     for i in range(rows.tokens.shape[1]):
         probability = scale * rows.weights[node, i]
         is_enough = probability >= least and probability > 0.0
@@ -285,7 +289,8 @@ def continue_with(
 @unowned
 def share_of(tables: Any, source: int, node: int, share: float, total: float, token: int) -> float:
     """Return how much of `share`, the probability that a match gives away, `token` gets."""
-    form, table = tables.spec[source, FORM], tables.spec[source, TABLE]
+    form = tables.spec[source, FORM]
+    table = tables.spec[source, TABLE]
     if form == TRIE:
         trie = trie_of(tables, table)
         child = find(trie.slots, node, token)
@@ -307,17 +312,17 @@ def share_of(tables: Any, source: int, node: int, share: float, total: float, to
 @njit(inline="always")
 def max_candidates(tables: Any) -> int:
     """Return the maximum number of tokens that one blend can find."""
-    most = WAYS
+    count = WAYS
     for source in range(len(tables.spec)):
         spec = tables.spec[source]
         orders = spec[MAX_ORDER] - spec[MIN_ORDER] + 1
         if spec[FORM] == TRIE:
-            most += orders * _SCANNED
+            count += orders * _SCANNED
         elif spec[FORM] == SORTED:
-            most += orders * _SCANNED_SORTED
+            count += orders * _SCANNED_SORTED
         elif spec[TABLE] != NONE:
-            most += _rows_of(tables, spec[TABLE]).tokens.shape[1]
-    return most
+            count += _rows_of(tables, spec[TABLE]).tokens.shape[1]
+    return count
 
 
 @unowned
@@ -339,7 +344,8 @@ def longest_matches(tables: Any, matches: Any) -> Any:
     The first is that in texts of the user and the model, the second that in general texts. Texts
     that are no evidence to the log-linear stage do not count.
     """
-    in_texts, in_general = 0, 0
+    in_texts = 0
+    in_general = 0
     for source in range(tables.counted):
         kind = tables.spec[source, EVIDENCE]
         if kind == NO_EVIDENCE:

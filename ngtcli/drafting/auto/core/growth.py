@@ -72,9 +72,11 @@ def grow(
     )
     matches = np.empty((budget + 1, root.shape[0], root.shape[1]), np.int32)
     _copy(root, matches[0])
-    tables, query = named(plain), new_query(root)
+    tables = named(plain)
+    query = new_query(root)
     candidates = new_candidates(max_candidates(tables), children)
-    stage, cells = named_stage(plain_stage), np.empty((1, FEATURE_COUNT), np.int32)
+    stage = named_stage(plain_stage)
+    cells = np.empty((1, FEATURE_COUNT), np.int32)
     depths = np.zeros(budget + 1, np.int32)
     n = _fill(
         tables,
@@ -113,7 +115,9 @@ def _fill(
     the taken nodes, `growth` holds the likeliest candidates for the next ones, in descending order
     of probability, at most as many as there is still room for.
     """
-    used, listed, path = 0, 0, 1.0
+    used = 0
+    listed = 0
+    path = 1.0
     while used < len(growth.tokens):
         least = min_probability / path
         n, _ = ask(tables, matches[used], escape, least, query)
@@ -128,7 +132,8 @@ def _fill(
         listed = _offer(candidates, size, path, used, growth, listed, children)
         if used == listed:
             return used
-        path, parent = growth.probabilities[used], growth.parents[used] + 1
+        path = growth.probabilities[used]
+        parent = growth.parents[used] + 1
         depths[used + 1] = depths[parent] + 1
         _copy(matches[parent], matches[used + 1])
         advance_path(tables, matches[used + 1], growth.tokens[used])
@@ -148,16 +153,16 @@ def _least_scored(
     growth: Any, listed: int, path: float, least: float, candidates: Any, size: int, children: int
 ) -> float:
     """Return about the probability by the blend that a candidate needs to enter the tree."""
-    most = len(growth.tokens)
-    if listed == most:
-        least = max(least, growth.probabilities[most - 1] / path)
-    enough = _SHARE * least
+    capacity = len(growth.tokens)
+    if listed == capacity:
+        least = max(least, growth.probabilities[capacity - 1] / path)
+    min_probability = _SHARE * least
     if children == 1:  # only the likeliest comes into it
         likeliest = 0.0
         for i in range(size):
             likeliest = max(likeliest, candidates.probabilities[i])
-        enough = max(enough, _CHAIN_SHARE * likeliest)
-    return enough
+        min_probability = max(min_probability, _CHAIN_SHARE * likeliest)
+    return min_probability
 
 
 @njit(inline="always")
@@ -165,15 +170,16 @@ def _offer(
     candidates: Any, size: int, path: float, parent: int, growth: Any, listed: int, children: int
 ) -> int:
     """List the likeliest candidates after node `parent` - 1; return the number of listed nodes."""
-    most, probabilities = len(growth.tokens), candidates.probabilities
-    least = growth.probabilities[most - 1] / path if listed == most else _MIN_PATH / path
+    capacity = len(growth.tokens)
+    probabilities = candidates.probabilities
+    least = growth.probabilities[capacity - 1] / path if listed == capacity else _MIN_PATH / path
     for i in range(_rank(probabilities, size, least, candidates.best, children)):
         best = candidates.best[i]
         # Counts of a damaged file may list a token several times, and then sum to more than 1.
         probability = path * min(1.0, probabilities[best])
-        if listed == most and probability <= growth.probabilities[most - 1]:
+        if listed == capacity and probability <= growth.probabilities[capacity - 1]:
             break
-        at = min(listed, most - 1)
+        at = min(listed, capacity - 1)
         while at > parent and growth.probabilities[at - 1] < probability:
             growth.tokens[at], growth.parents[at] = growth.tokens[at - 1], growth.parents[at - 1]
             growth.probabilities[at] = growth.probabilities[at - 1]
@@ -181,29 +187,29 @@ def _offer(
             at -= 1
         growth.tokens[at], growth.parents[at] = candidates.tokens[best], parent - 1
         growth.probabilities[at], growth.credited[at] = probability, candidates.credited[best]
-        listed = min(listed + 1, most)
+        listed = min(listed + 1, capacity)
     return listed
 
 
 @njit(inline="always")
-def _rank(probabilities: Any, found: int, least: float, best: Any, most: int) -> int:
-    """Write the indices of the highest of `found` probabilities to `best`; return how many.
+def _rank(probabilities: Any, count: int, least: float, best: Any, max_count: int) -> int:
+    """Write the indices of the highest of `count` probabilities to `best`; return how many.
 
-    At most `most` indices are written, in descending order of probabilities above `least`. Equal
-    ones keep their order.
+    At most `max_count` are written, in descending order of probabilities above `least`. Equal ones
+    keep their order.
     """
     size = 0
-    for i in range(found):
+    for i in range(count):
         if probabilities[i] <= least:
             continue
-        at = min(size, most - 1)
+        at = min(size, max_count - 1)
         while at > 0 and probabilities[best[at - 1]] < probabilities[i]:
             best[at] = best[at - 1]
             at -= 1
         best[at] = i
-        size = min(size + 1, most)
-        if size == most:
-            least = probabilities[best[most - 1]]
+        size = min(size + 1, max_count)
+        if size == max_count:
+            least = probabilities[best[max_count - 1]]
     return size
 
 
@@ -242,7 +248,8 @@ def arrange(
         in the Growth.
     """
     order = _depth_first(parents[:nodes])
-    place, out = np.empty(nodes, np.int32), np.empty((4, nodes), np.int32)
+    place = np.empty(nodes, np.int32)
+    out = np.empty((4, nodes), np.int32)
     for new in range(nodes):
         place[order[new]] = new
     for new in range(nodes):
@@ -270,13 +277,15 @@ def _in_document(node: int, borders: Any) -> bool:
 def _depth_first(parents: Any) -> Any:
     """Return node indices, int32 (n,), parent before child, first sibling's subtree first."""
     n = len(parents)
-    first, following = np.empty(n + 1, np.int32), np.empty(n, np.int32)
+    first = np.empty(n + 1, np.int32)
+    following = np.empty(n, np.int32)
     for i in range(n + 1):
         first[i] = -1
     for i in range(n - 1, -1, -1):  # lists of children, built from behind
         following[i] = first[parents[i] + 1]
         first[parents[i] + 1] = i
-    order, stack = np.empty(n, np.int32), np.empty(n + 2, np.int32)
+    order = np.empty(n, np.int32)
+    stack = np.empty(n + 2, np.int32)
     stack[0], high, used = first[0], 1, 0
     while high:
         high -= 1

@@ -44,13 +44,15 @@ REACHES, GAINS = range(2)  # columns of EscapeTallies.recent
 
 
 @unowned
-def attribute(tables: Any, matches: Any, token: int, tallies: Any, query: Any, given: Any) -> Any:
+def attribute(
+    tables: Any, matches: Any, token: int, tallies: Any, query: Any, contributions: Any
+) -> Any:
     """Divide one observed token among the matches that predicted it (expectation step).
 
     Args:
         tallies: The arrays of EscapeTallies; `predicted`, `reached` and `recent` are updated.
         query: A buffer for all predictions.
-        given: float64, a buffer for the probability that each prediction gave the token.
+        contributions: float64, a buffer for the probability that each prediction gave the token.
 
     Returns:
         The blended probability, and how many predictions the query lists.
@@ -59,24 +61,27 @@ def attribute(tables: Any, matches: Any, token: int, tallies: Any, query: Any, g
     n, mass = ask(tables, matches, escape, 0.0, query)
     probability = 0.0
     for i in range(n):
-        given[i] = given_to(tables, query, i, token)
-        probability += given[i]
+        contributions[i] = given_to(tables, query, i, token)
+        probability += contributions[i]
     probability += mass * _UNSEEN
-    left, rest = 1.0, probability
+    left = 1.0
+    rest = probability
     for i in range(n):
-        source, order, bucket = query.keys[i, SOURCE], query.keys[i, ORDER], query.keys[i, BUCKET]
-        share = given[i] / probability
+        source = query.keys[i, SOURCE]
+        order = query.keys[i, ORDER]
+        bucket = query.keys[i, BUCKET]
+        share = contributions[i] / probability
         predicted[source, order, bucket] += share
         reached[source, order, bucket] += left
         recent[source, REACHES] += left
         left -= share
-        rest -= given[i]
+        rest -= contributions[i]
         if source >= heads_from(tables):
             # A head with the escape probability e gets the mass m and gives the token m (1 - e) g.
             # The predictions after it give the token m e r together; without the head they would
             # have given it m r.
             e = escape[source, order, bucket]
-            recent[source, GAINS] += given[i] - (1.0 - e) * rest / e
+            recent[source, GAINS] += contributions[i] - (1.0 - e) * rest / e
     return probability, n
 
 
@@ -88,7 +93,7 @@ def learn_output(
     matches: Any,
     token_ids: Any,
     tallies: Any,
-    own: int,
+    answer_trie: int,
     open_nodes: Any,
     used: int,
 ) -> Any:
@@ -101,19 +106,24 @@ def learn_output(
         matches: int32 (sources, orders), the matches before the tokens; extended in place.
         token_ids: int32; the answer's trie and the text that may be copied have room for them.
         tallies: As for `attribute`.
-        own: The index of the answer's trie among the tries; `open_nodes` and `used` belong to it.
+        answer_trie: The index of the answer's trie among the tries, to which `open_nodes` and
+            `used` belong.
 
     Returns:
         The new number of nodes in use in that trie.
     """
-    tables, one, query = named(plain), np.empty(1, np.int32), new_query(matches)
-    given, stage = np.empty(len(query.keys)), named_stage(plain_stage)
+    tables = named(plain)
+    new_token = np.empty(1, np.int32)
+    query = new_query(matches)
+    contributions = np.empty(len(query.keys))
+    stage = named_stage(plain_stage)
     has_stage = len(stage.factors) > 0
     candidates = new_candidates(max_candidates(tables) if has_stage else 0, 0)
     cells = np.empty((len(candidates.tokens), FEATURE_COUNT), np.int32)
-    gradient, blends = np.zeros(len(stage.factors)), 0
+    gradient = np.zeros(len(stage.factors))
+    blends = 0
     for token in token_ids:
-        _, n = attribute(tables, matches, token, tallies, query, given)
+        _, n = attribute(tables, matches, token, tallies, query, contributions)
         used_before = tables.copies.sizes[USED]
         if has_stage and used_before:
             blends += 1
@@ -122,8 +132,8 @@ def learn_output(
             longest = longest_matches(tables, matches)
             score(stage, tables.copies, candidates, size, before, 0, longest, 0.0, cells)
             learn(stage, candidates, size, cells, gradient, token)
-        one[0] = token
-        used = count_ids(one, trie_of(tables, own), open_nodes, used)
+        new_token[0] = token
+        used = count_ids(new_token, trie_of(tables, answer_trie), open_nodes, used)
         advance(tables, matches, token)
         extend_text(tables.copies, matches[tables.counted], token)
         if has_stage:

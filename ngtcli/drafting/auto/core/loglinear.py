@@ -55,11 +55,13 @@ FEATURE_COUNT = len(FEATURES)
 _TEXTS, _KNOWLEDGE, _PROBABILITY, _COUNTS, _RECENCY, _PLACE, _CLASSES, _SHORTFALL = STARTS
 # Bits of evidence: the order of the longest match of each kind plus 1, and above them the cell of
 # the longest of all, counted from 1.
-_ORDER_BITS, _ORDER_MASK = 3, 7
+_ORDER_BITS = 3
+_ORDER_MASK = 7
 _CELL_SHIFT = 4 * _ORDER_BITS
 _RATE = CONFIG.stage_rate
 _MAX_FACTOR = CONFIG.stage_max_factor
-_BEFORE, _BEHIND = CONFIG.stage_before, CONFIG.stage_behind
+_BEFORE = CONFIG.stage_before
+_BEHIND = CONFIG.stage_behind
 _TRIED = CONFIG.stage_tried
 _COMPARED = CONFIG.stage_compared
 _STEP = CONFIG.stage_step
@@ -157,7 +159,8 @@ def _distance_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
 @njit(inline="always")
 def _place_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
     """Return the range of the distance from the last copied place to the nearest occurrence."""
-    place, end = stage.place[0] + depth, copies.sizes[ANSWER]
+    place = stage.place[0] + depth
+    end = copies.sizes[ANSWER]
     for index in range(place, min(place + _BEHIND, end)):
         if copies.text[index] == token:
             ahead = index - place
@@ -191,18 +194,20 @@ def _factor(
 
     `before` is the class of the token before; `in_texts` and `in_general` are as for `score`.
     """
-    own, prompt = _order_of(evidence, OWN), _order_of(evidence, PROMPT)
-    pool, general = _order_of(evidence, POOL), _order_of(evidence, GENERAL)
-    longest = max(max(own, prompt), max(pool, general))
-    text = max(0, max(own, prompt) - 1)
+    answer = _order_of(evidence, OWN)
+    prompt = _order_of(evidence, PROMPT)
+    pool = _order_of(evidence, POOL)
+    general = _order_of(evidence, GENERAL)
+    longest = max(max(answer, prompt), max(pool, general))
+    text = max(0, max(answer, prompt) - 1)
     of_token = _class_of(stage, token)
-    cells[0] = _TEXTS + own * ORDERS + prompt
+    cells[0] = _TEXTS + answer * ORDERS + prompt
     cells[1] = _KNOWLEDGE + (pool * GENERAL_ORDERS + general) * SHORT_ORDERS + min(text, 3)
     halves = bin_of(probability, PROBABILITIES)
     cells[2] = _PROBABILITY + halves * CLASSES + of_token
     cells[3] = _COUNTS + (evidence >> _CELL_SHIFT) - 1
     distance = _distance_cell(stage, copies, token, depth)
-    cells[4] = _RECENCY + (distance * CLASSES + of_token) * 2 + (1 if own >= 2 else 0)
+    cells[4] = _RECENCY + (distance * CLASSES + of_token) * 2 + (1 if answer >= 2 else 0)
     place = _place_cell(stage, copies, token, depth)
     cells[5] = _PLACE + place * SHORT_ORDERS + min(prompt, 3)
     cells[6] = _CLASSES + (before * CLASSES + of_token) * 3 + min(max(0, longest - 1), 2)
@@ -242,13 +247,12 @@ def score(
         cells: int32 (rows, features), a buffer for the cells of each candidate, NONE for no cell;
             with a single row they are not kept.
     """
-    tokens, probabilities, evidence = (
-        candidates.tokens,
-        candidates.probabilities,
-        candidates.evidence,
-    )
+    tokens = candidates.tokens
+    probabilities = candidates.probabilities
+    evidence = candidates.evidence
     of_before = _class_of(stage, before)
-    blended, total = 0.0, 0.0
+    blended = 0.0
+    total = 0.0
     for i in range(size):
         row = cells[i if len(cells) > 1 else 0]
         blended += probabilities[i]
@@ -330,25 +334,30 @@ def follow_text(stage: Any, copies: Any) -> None:
     before the answer; of equal ones after the nearest to the place before. A single token moves
     the place a few tokens on.
     """
-    end, before_answer = copies.sizes[USED], copies.sizes[ANSWER]
-    text, last = copies.text, copies.text[end - 1]
+    end = copies.sizes[USED]
+    before_answer = copies.sizes[ANSWER]
+    text = copies.text
+    last = copies.text[end - 1]
     stage.seen[last & (len(stage.seen) - 1)] = end - 1
     if end < 2:
         return
-    place, found, longest = stage.place[0], np.int64(NONE), 1
+    place = stage.place[0]
+    nearest = np.int64(NONE)
+    longest = 1
     index = stage.newest[_slot(stage.newest, text[end - 2], last)]
     tried = 0
     while index != NONE and tried < _TRIED:
         length = 0
         while length < min(index, _COMPARED) and text[index - 1 - length] == text[end - 1 - length]:
             length += 1
-        is_nearer = length == longest > 1 and abs(index - place) < abs(found - place)
+        is_nearer = length == longest > 1 and abs(index - place) < abs(nearest - place)
         if length > longest or is_nearer:
-            longest, found = length, np.int64(index)
+            longest = length
+            nearest = np.int64(index)
         index = stage.earlier[index]
         tried += 1
-    if found != NONE:
-        stage.place[0] = found
+    if nearest != NONE:
+        stage.place[0] = nearest
         return
     for index in range(place, min(place + _STEP, before_answer)):
         if text[index] == last:
@@ -376,7 +385,8 @@ def index_text(text: Any, length: int, newest: Any, earlier: Any) -> None:
 @njit()
 def follow_again(plain: Any, copies: Any) -> None:
     """Follow the answer from its beginning, after some of its tokens were taken back."""
-    stage, named = named_stage(plain), CopyArrays(copies[0], copies[1], copies[2])
+    stage = named_stage(plain)
+    named = CopyArrays(copies[0], copies[1], copies[2])
     end = named.sizes[USED]
     for used in range(named.sizes[ANSWER] + 1, end + 1):
         named.sizes[USED] = used

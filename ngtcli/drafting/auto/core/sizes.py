@@ -12,9 +12,11 @@ ACCEPTED, EXPECTED = range(2)  # rows of a tally, float64 (2, bins)
 @njit()
 def bin_of(probability: float, bins: int) -> int:
     """Return the bin of a probability: 0 above 1/2, 1 above 1/4, …, the last for the rest."""
-    at, edge = 0, 0.5
+    at = 0
+    edge = 0.5
     while probability <= edge and at < bins - 1:
-        at, edge = at + 1, edge / 2
+        at = at + 1
+        edge = edge / 2
     return at
 
 
@@ -31,7 +33,8 @@ def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, 
         emitted: int32, the tokens that the step emitted.
         tally: float64 (2, bins), changed in place.
     """
-    node, depth = -1, 0
+    node = -1
+    depth = 0
     # Whether nobody knows if a node is right; the first entry is that of the root.
     unknown = np.zeros(len(tokens) + 1, np.bool_)
     for i in range(len(tokens)):
@@ -42,7 +45,8 @@ def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, 
         tally[EXPECTED, at] += probabilities[i]
         if parents[i] == node and tokens[i] == emitted[depth]:
             tally[ACCEPTED, at] += 1.0
-            node, depth = i, depth + 1
+            node = i
+            depth = depth + 1
 
 
 @njit()
@@ -55,9 +59,12 @@ def trust_of(tally: Any) -> Any:
     >>> trust_of(np.array([[0.0, 0.0], [0.0, 3.0]])).tolist()  # three expected, none accepted
     [0.25, 0.0625]
     """
-    accepted, expected, trust = 1.0, 1.0, np.empty(tally.shape[1])
+    accepted = 1.0
+    expected = 1.0
+    trust = np.empty(tally.shape[1])
     for i in range(len(trust)):
-        accepted, expected = accepted + tally[ACCEPTED, i], expected + tally[EXPECTED, i]
+        accepted = accepted + tally[ACCEPTED, i]
+        expected = expected + tally[EXPECTED, i]
     for i in range(len(trust)):
         trust[i] = (tally[ACCEPTED, i] + accepted / expected) / (tally[EXPECTED, i] + 1.0)
     return trust
@@ -80,12 +87,16 @@ def best_size(probabilities: Any, costs: Any, drafting_s: float, tally: Any, seq
         as plain decoding the step is.
     """
     plain = costs[sequences - 1]
-    best, expected, tokens = 0, float(sequences), float(sequences)
+    best = 0
+    expected = float(sequences)
+    tokens = float(sequences)
     highest = tokens / (plain + drafting_s)
     trust = trust_of(tally)
     for i in range(len(probabilities)):
         tokens += min(1.0, probabilities[i] * trust[bin_of(probabilities[i], len(trust))])
         rate = tokens / (costs[sequences + i] + drafting_s)
         if rate > highest:
-            best, expected, highest = i + 1, tokens, rate
+            best = i + 1
+            expected = tokens
+            highest = rate
     return best, expected, highest * plain / sequences
