@@ -293,7 +293,8 @@ def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
         ended: list[Ended] = []
         not_ready(monkeypatch, lambda: len(ended) >= ready_after)
         own = session.with_settings(settings)
-        own._stand_ins, own.report = True, said.append
+        own._stand_ins = True
+        own.report = said.append
         engine = LocalEngine(own, size=2, many=True)
         drawn = [
             (i, Request(task="ask", settings=settings, preset=preset, question=f"Who is {i}?"))
@@ -308,7 +309,8 @@ def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
             ended.append(outcome.answer)
         return ended
 
-    mixed, plain = answers(2), answers(0)
+    mixed = answers(2)
+    plain = answers(0)
     assert {answer.drafted_by for answer in mixed[:2]} == {"prompt-lookup"}
     assert mixed[-1].drafted_by == "auto"
     assert {answer.drafted_by for answer in plain} == {"auto"}

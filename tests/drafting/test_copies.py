@@ -1,4 +1,4 @@
-"""What `auto` drafts of a text that is copied: to the end of a budget, across edits, in loops."""
+"""Drafts of `auto` where the answer copies a text: long copies, copies with edits, loops."""
 
 import random
 
@@ -16,33 +16,38 @@ from tests.tools.measuring.traces import Trace
 TEXT = list(range(100, 300))
 
 
-def chain(followed: DrafterRun, budget: int = 32) -> list[int]:
-    """The tokens of the likeliest chain."""
-    tree = followed.propose(budget)
-    place, out = -1, []
-    while place in tree.parents:
-        place = tree.parents.index(place)
-        out.append(tree.tokens[place])
-    return out
+def chain(run: DrafterRun, budget: int = 32) -> list[int]:
+    """Return the tokens of the likeliest chain of the draft."""
+    tree = run.propose(budget)
+    node = -1
+    tokens = []
+    while node in tree.parents:
+        node = tree.parents.index(node)
+        tokens.append(tree.tokens[node])
+    return tokens
 
 
 def copying(answer: list[int], expected: int = 0) -> DrafterRun:
-    """A sequence of which the last `expected` tokens are expected only."""
-    followed = DrafterRun(Auto(), Context([*TEXT, 1, 2]))
+    """Start a sequence that has emitted an answer; its last `expected` tokens are only expected."""
+    run = DrafterRun(Auto(), Context([*TEXT, 1, 2]))
     emitted = len(answer) - expected
     for token in answer[:emitted]:
-        followed.emit([token])
-    followed.log.expect(answer[emitted:], [""] * expected)
-    followed.drafter.learn(followed.log, Outcome())
-    return followed
+        run.emit([token])
+    run.log.expect(answer[emitted:], [""] * expected)
+    run.drafter.learn(run.log, Outcome())
+    return run
 
 
-@pytest.mark.parametrize(("ids", "nodes", "most"), [(17, 32, 350), (3, 64, 200)])
-def test_a_loop_takes_little_more_steps_than_its_tokens_need(
-    ids: int, nodes: int, most: int
+@pytest.mark.parametrize(("period", "nodes", "max_steps"), [(17, 32, 350), (3, 64, 200)])
+def test_a_loop_takes_few_more_steps_than_its_tokens_need(
+    period: int, nodes: int, max_steps: int
 ) -> None:
-    loop = tuple(10 + i % ids for i in range(8192))
-    assert replay(Trace("1", "", (1,), loop, len(loop)), Auto(), Context((1,)), nodes).steps <= most
+    loop = tuple(10 + i % period for i in range(8192))
+    trace = Trace("1", "", (1,), loop, len(loop))
+
+    replayed = replay(trace, Auto(), Context((1,)), nodes)
+
+    assert replayed.steps <= max_steps
 
 
 def test_a_copy_is_drafted_to_the_end_of_the_budget() -> None:
@@ -52,64 +57,76 @@ def test_a_copy_is_drafted_to_the_end_of_the_budget() -> None:
 @pytest.mark.parametrize(
     "edit",
     [[7, 41 + 100], [7, 8, 42 + 100], [7, 40 + 100], [43 + 100]],
-    ids=["replaced", "two replaced", "put in", "left out"],
+    ids=["replaced", "two replaced", "inserted", "left out"],
 )
 def test_a_copy_goes_on_after_an_edit(edit: list[int]) -> None:
-    assert chain(copying([*TEXT[5:40], *edit]), 8)[:4] == TEXT[edit[-1] - 99 :][:4]
+    following = TEXT[edit[-1] - 99 :]
+    assert chain(copying([*TEXT[5:40], *edit]), 8)[:4] == following[:4]
 
 
-def test_what_replaces_a_token_is_followed_by_what_the_text_has_next() -> None:
-    """No match has more than the one new token."""
-    assert {TEXT[40], TEXT[41]} <= set(copying([*TEXT[5:40], 7]).propose(32).tokens)
+def test_a_replaced_token_is_followed_by_the_next_tokens_of_the_text() -> None:
+    """No match is longer than the new token alone."""
+    drafted = set(copying([*TEXT[5:40], 7]).propose(32).tokens)
+    assert {TEXT[40], TEXT[41]} <= drafted
 
 
-def test_a_token_has_the_origin_of_its_place() -> None:
-    again = copying([*range(400, 440), 1, *range(400, 420)])
-    tree = again.propose(4)
-    assert {tree.names[i] for i in tree.origins} == {"own text"}
-    tree = copying(TEXT[20:40]).propose(4)
-    assert {tree.names[i] for i in tree.origins} == {"prompt"}
+def test_a_drafted_token_has_the_origin_of_the_text_it_is_copied_from() -> None:
+    own_text = copying([*range(400, 440), 1, *range(400, 420)]).propose(4)
+    prompt = copying(TEXT[20:40]).propose(4)
+
+    assert {own_text.names[i] for i in own_text.origins} == {"own text"}
+    assert {prompt.names[i] for i in prompt.origins} == {"prompt"}
 
 
-def test_the_state_is_that_of_the_naive_one_while_the_text_grows() -> None:
-    draw = random.Random(4)
-    text = [draw.randrange(6) for _ in range(300)]
-    drafter, naive = Auto(), NaiveCopy([], [])
-    followed = DrafterRun(drafter, Context(()))
+def test_the_copy_state_equals_the_naive_one_while_the_text_grows() -> None:
+    rng = random.Random(4)
+    text = [rng.randrange(6) for _ in range(300)]
+    drafter = Auto()
+    naive = NaiveCopy([], [])
+    run = DrafterRun(drafter, Context(()))
     for token in text:
-        followed.emit([token])
+        run.emit([token])
         naive.extend(token)
-        found, place = drafter.sources.copies.matches[0], naive.place
-        assert found[PLACE] == (NONE if place.at is None else place.at)
-        if place.at is not None:
-            assert (found[HELD], found[BEFORE]) == (place.held, place.before)
-            assert found[BROKEN] == (NONE if place.broken is None else place.broken)
+
+        match = drafter.sources.copies.matches[0]
+        expected = naive.place
+        if expected.at is None:
+            assert match[PLACE] == NONE
+            continue
+        assert match[PLACE] == expected.at
+        assert match[HELD] == expected.held
+        assert match[BEFORE] == expected.before
+        assert match[BROKEN] == (NONE if expected.broken is None else expected.broken)
     assert naive.place != Place()
 
 
-def test_a_text_that_outgrows_its_room_keeps_its_places() -> None:
-    followed = copying(list(range(1000, 4000)))
-    copies = followed.drafter.sources.copies
+def test_a_copy_goes_on_after_the_arrays_of_the_text_have_grown() -> None:
+    run = copying(list(range(1000, 4000)))
+    copies = run.drafter.sources.copies
     assert copies.arrays.sizes.tolist() == [3000 + len(TEXT) + 2, len(TEXT) + 2, 0]
-    followed.emit(TEXT[20:40])
-    assert chain(followed, 8) == TEXT[40:48]
-    followed.emit(list(range(2000, 2020)))
-    assert chain(followed, 8) == list(range(2020, 2028))
+    run.emit(TEXT[20:40])
+    assert chain(run, 8) == TEXT[40:48]
+    run.emit(list(range(2000, 2020)))
+    assert chain(run, 8) == list(range(2020, 2028))
 
 
-def test_tokens_that_are_taken_back_are_no_part_of_the_text() -> None:
-    followed = copying([*TEXT[5:40], 7, 8, 9], expected=3)
-    followed.log.take_back()
-    followed.propose(1)
-    copies = followed.drafter.sources.copies
+def test_tokens_that_are_taken_back_are_removed_from_the_text() -> None:
+    run = copying([*TEXT[5:40], 7, 8, 9], expected=3)
+
+    run.log.take_back()
+    run.propose(1)
+
+    copies = run.drafter.sources.copies
     assert copies.arrays.sizes[USED] - copies.arrays.sizes[ANSWER] == 35
-    followed.emit(TEXT[40:46])
-    assert chain(followed, 8) == TEXT[46:54]
+    run.emit(TEXT[40:46])
+    assert chain(run, 8) == TEXT[46:54]
 
 
-def test_what_is_taken_back_and_said_again_is_no_copy_of_itself() -> None:
-    answer = list(range(400, 420))  # nothing of it stood before
-    followed = copying(answer, expected=3)
-    followed.log.take_back()
-    followed.emit(answer[-3:])
-    assert followed.drafter.sources.copies.matches[0, PLACE] == NONE
+def test_tokens_that_are_taken_back_and_emitted_again_are_no_copy_of_themselves() -> None:
+    answer = list(range(400, 420))  # none of these tokens occurs in the prompt
+    run = copying(answer, expected=3)
+
+    run.log.take_back()
+    run.emit(answer[-3:])
+
+    assert run.drafter.sources.copies.matches[0, PLACE] == NONE

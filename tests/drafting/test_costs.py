@@ -81,7 +81,8 @@ def test_the_first_pass_of_a_size_is_not_its_cost(monkeypatch: pytest.MonkeyPatc
 
 
 def test_curves_are_stored_by_model_and_dtype() -> None:
-    model, other = make_target("llama"), make_target("qwen2")
+    model = make_target("llama")
+    other = make_target("qwen2")
     file = calibration.remembered_costs(model)
     assert file.load() is None
     stored = Costs({SHORT: CostCurve(MEASURED)})
@@ -93,7 +94,8 @@ def test_curves_are_stored_by_model_and_dtype() -> None:
     found = costs_of(kept, ())
     assert list(found.curves) == [1024, 4096]
     for curve, of in ((found.at_length(0), {1: 0.04, 8: 0.1}), (found.at_length(2000), MEASURED)):
-        assert (curve.by_rows(), curve.measured) == (of, MEASURED)
+        assert curve.by_rows() == of
+        assert curve.measured == MEASURED
     assert calibration.remembered_costs(other).load() is None
     half = target_model(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "llama")
     assert calibration.remembered_costs(half).load() is None

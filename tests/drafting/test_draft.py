@@ -47,7 +47,8 @@ def test_ancestors_are_those_found_by_climbing(tree: DraftTree) -> None:
     check_tree(tree)
     mask = tree.ancestors()
     for i in range(len(tree)):
-        seen, node = {0}, i
+        seen = {0}
+        node = i
         while node >= 0:
             seen.add(node + 1)
             node = tree.parents[node]
@@ -104,7 +105,8 @@ def naive_draft(root: NaiveNode, ids: Sequence[int], lp: int, budget: int):
 @example([*[[1, 2]] * 2, *[[1, 3]] * 3, *[[1, 4]] * 3, *[[1, 2]] * 2], [1], 1, 5)
 def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> None:
     """All documents in one trie, or some of them beside it: frequencies are those of the whole."""
-    n, lp = 6, 3
+    n = 6
+    lp = 3
     frequencies, best = naive_draft(algorithm_1(padded(documents, n), n, lp), ids, lp, budget)
     drafter = make_drafter("trie", DraftSettings(n, lp))
     trie = build(documents[outside:], n)
@@ -166,7 +168,9 @@ def test_an_unknown_method_names_the_nearest() -> None:
 
 def test_a_method_is_read_with_its_options() -> None:
     method = parse_method("trie:n=9:learn_output=true", DraftSettings(lp=4))
-    assert (method.name, method.settings.n, method.settings.lp) == ("trie", 9, 4)
+    assert method.name == "trie"
+    assert method.settings.n == 9
+    assert method.settings.lp == 4
     assert method.settings.learn_output is True
 
 

@@ -35,7 +35,10 @@ class NaiveLookahead:
 
     def __init__(self, follow, prompt: list[int], n: int, w: int, g: int) -> None:
         rng = random.Random(10)
-        self.follow, self.n, self.w, self.g = follow, n, w, g
+        self.follow = follow
+        self.n = n
+        self.w = w
+        self.g = g
         self.past: list[list[int] | None] = [[rng.choice(prompt) for _ in range(w + n - 3)]]
         self.past += [None] * (n - 2)
         self.pool: dict[int, list[tuple[int, ...]]] = {}
@@ -52,7 +55,8 @@ class NaiveLookahead:
         top = filled - 1
         new = [self.follow(ids + self.branch(top, column)) for column in range(len(self.past[top]))]
         if filled == 1:
-            self.past[0], self.past[1] = self.past[0][1:], new
+            self.past[0] = self.past[0][1:]
+            self.past[1] = new
         elif filled < self.n - 1:
             for k in range(filled):
                 self.past[k] = self.past[k][1:]
@@ -150,7 +154,8 @@ def test_recycling_keeps_the_last_row_of_a_token_and_the_cheapest_nodes() -> Non
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_a_draft_model_equal_to_the_target_is_always_right(sampling: Settings) -> None:
-    model, twin = make_target("llama", seed=1), make_target("llama", seed=1)
+    model = make_target("llama", seed=1)
+    twin = make_target("llama", seed=1)
     settings = DraftSettings(assistant=AssistantModel(twin, sampling))
     drafter = make_drafter("draft-model:gamma=5", settings)
     for prompt in prompts(examples(4)):

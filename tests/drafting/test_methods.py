@@ -135,7 +135,11 @@ class NaivePool:
     """Lists of values per key; short values are dropped while the list is walked along."""
 
     def __init__(self, v: int, k: int, keep_all: bool, oldest: bool, public: bool) -> None:
-        self.v, self.k, self.keep_all, self.oldest, self.public = v, k, keep_all, oldest, public
+        self.v = v
+        self.k = k
+        self.keep_all = keep_all
+        self.oldest = oldest
+        self.public = public
         self.pool: dict[tuple, list] = {}
         self.begin = 0
 

@@ -22,25 +22,30 @@ def counted(ids: list[int], references: list[list[int]]) -> PromptCounts:
 
 
 def check_equal(changed: PromptCounts, fresh: PromptCounts) -> None:
-    """Node for node, in the same order, with the same children found."""
-    one, other = changed.trie, fresh.trie
-    assert (one.used, one.tokens) == (other.used, other.tokens)
-    np.testing.assert_array_equal(one.arrays.nodes[0, 1:2], other.arrays.nodes[0, 1:2])
-    np.testing.assert_array_equal(one.arrays.nodes[1 : one.used], other.arrays.nodes[1 : one.used])
-    np.testing.assert_array_equal(one.arrays.counts[: one.used], other.arrays.counts[: one.used])
-    np.testing.assert_array_equal(one.arrays.frequent, other.arrays.frequent)
-    np.testing.assert_array_equal(one.open_nodes, other.open_nodes)
+    """Compare two tries node for node, in the same order, and look up every child."""
+    trie = changed.trie
+    expected = fresh.trie
+    used = trie.used
+    assert used == expected.used
+    assert trie.tokens == expected.tokens
+
+    np.testing.assert_array_equal(trie.arrays.nodes[0, 1:2], expected.arrays.nodes[0, 1:2])
+    np.testing.assert_array_equal(trie.arrays.nodes[1:used], expected.arrays.nodes[1:used])
+    np.testing.assert_array_equal(trie.arrays.counts[:used], expected.arrays.counts[:used])
+    np.testing.assert_array_equal(trie.arrays.frequent, expected.arrays.frequent)
+    np.testing.assert_array_equal(trie.open_nodes, expected.open_nodes)
     np.testing.assert_array_equal(changed.borders, fresh.borders)
-    slots = one.arrays.slots
-    known = slots[slots[:, CHILD] >= 0]
-    assert len(known) == one.used - 1
-    for parent, token, child in known.tolist():
+
+    slots = trie.arrays.slots
+    occupied = slots[slots[:, CHILD] >= 0]
+    assert len(occupied) == used - 1
+    for parent, token, child in occupied.tolist():
         assert find(slots, parent, token) == child
 
 
 @settings(max_examples=200, deadline=None)
 @given(TOKENS, st.lists(TOKENS, min_size=1, max_size=4), st.integers(0, 12), st.booleans())
-def test_other_questions_about_a_document(
+def test_counts_are_changed_into_those_of_another_question_about_a_document(
     before: list[int], questions: list[list[int]], tail: int, chains: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -58,16 +63,18 @@ def test_other_questions_about_a_document(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(TOKENS, min_size=2, max_size=5), st.data())
-def test_a_conversation_that_grows_by_turns_and_documents(
+def test_counts_follow_a_conversation_that_grows_by_turns_and_documents(
     turns: list[list[int]], data: st.DataObject
 ) -> None:
-    ids, documents = [*DOCUMENT], [DOCUMENT]
+    ids = [*DOCUMENT]
+    documents = [DOCUMENT]
     counts = counted(ids, documents)
     for turn in turns:
         ids = [*ids, *turn]
         if data.draw(st.booleans()):
-            new = [7, *data.draw(TOKENS), 8]
-            ids, documents = [*ids, *new], [*documents, new]
+            document = [7, *data.draw(TOKENS), 8]
+            ids = [*ids, *document]
+            documents = [*documents, document]
         array = np.array(ids, np.int32)
         spans = spans_of(array, documents)
         assert counts.shared(array, spans) > 0
@@ -75,8 +82,8 @@ def test_a_conversation_that_grows_by_turns_and_documents(
         check_equal(counts, counted(ids, documents))
 
 
-def test_a_trie_that_grew_meanwhile_takes_back_all_the_same() -> None:
-    """Its table of children was made anew, so that rows are in another order."""
+def test_counts_can_be_changed_after_the_trie_has_grown() -> None:
+    """A trie that grows rebuilds its table of children, with the rows in another order."""
     rng = np.random.default_rng(0)
     document = rng.integers(0, 60, 300).tolist()
     counts = counted([*document, *rng.integers(0, 60, 100).tolist()], [document])
@@ -86,10 +93,14 @@ def test_a_trie_that_grew_meanwhile_takes_back_all_the_same() -> None:
         check_equal(counts, counted(ids.tolist(), [document]))
 
 
-def test_another_document_is_counted_anew() -> None:
+def test_nothing_is_shared_with_the_prompt_of_another_document() -> None:
     counts = counted([*DOCUMENT, 4, 4], [DOCUMENT])
-    other = [*DOCUMENT[:-1], 3]
-    for ids, references in (([*other, 4, 4], [other]), ([9, *DOCUMENT], [DOCUMENT])):
+    other_document = [*DOCUMENT[:-1], 3]
+    prompts_and_references = [
+        ([*other_document, 4, 4], [other_document]),
+        ([9, *DOCUMENT], [DOCUMENT]),
+    ]
+    for ids, references in prompts_and_references:
         array = np.array(ids, np.int32)
         assert counts.shared(array, spans_of(array, references)) == 0
 
@@ -98,38 +109,47 @@ def test_another_document_is_counted_anew() -> None:
 def test_the_next_question_about_a_document_counts_the_question_alone(
     chains: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For one text and beside others, and drafts are those of a drafter that is new."""
-    made: list[int] = []
-    real = PromptCounts.__init__
+    """One sequence alone and one in a batch get the drafts of a new drafter."""
+    counted_lengths: list[int] = []
+    original_init = PromptCounts.__init__
 
-    def watched(self: PromptCounts, ids: np.ndarray, spans: prompts.Spans) -> None:
-        made.append(len(ids))
-        real(self, ids, spans)
+    def recording_init(self: PromptCounts, ids: np.ndarray, spans: prompts.Spans) -> None:
+        counted_lengths.append(len(ids))
+        original_init(self, ids, spans)
 
-    monkeypatch.setattr(PromptCounts, "__init__", watched)
+    monkeypatch.setattr(PromptCounts, "__init__", recording_init)
     rng = np.random.default_rng(1)
     document = rng.integers(0, 50, 2000).tolist()
     questions = [[*document, *rng.integers(0, 50, 30).tolist()] for _ in range(3)]
-    one, many = Auto(), DrafterBatch()
+    drafter = Auto()
+    batch = DrafterBatch()
     for ids in questions:
-        more = {"references": (document,), "vocabulary": 50, "chains": chains}
-        context = Context(ids, **more)
-        beside = many.begin(ids, **more)
-        alone, fresh = DrafterRun(one, context), DrafterRun(Auto(), context)
+        options = {"references": (document,), "vocabulary": 50, "chains": chains}
+        context = Context(ids, **options)
+        in_batch = batch.begin(ids, **options)
+        alone = DrafterRun(drafter, context)
+        fresh = DrafterRun(Auto(), context)
+
         expected = fresh.propose(16)
+
         assert len(expected) > 0
         assert alone.propose(16) == expected
-        assert many.propose([beside], [16]) == [expected]
+        assert batch.propose([in_batch], [16]) == [expected]
         alone.close()
-        beside.close()
-    assert [tokens for tokens in made if tokens > 2000] == [2030] * (2 + len(questions))
+        in_batch.close()
+
+    # Whole prompts are counted once by the drafter, once by the batch, and by each fresh drafter.
+    whole_prompts = [length for length in counted_lengths if length > 2000]
+    assert whole_prompts == [2030] * (2 + len(questions))
 
 
 def test_the_counts_of_a_private_prompt_are_not_kept() -> None:
     ids = list(range(2000))
-    many = DrafterBatch()
-    followed = many.begin(ids, private=True)
-    counted = followed.drafter.sources.prompt.trie
-    followed.close()
-    again = many.begin(ids).drafter
-    assert again.sources.prompt.trie is not counted
+    batch = DrafterBatch()
+    private_run = batch.begin(ids, private=True)
+    private_trie = private_run.drafter.sources.prompt.trie
+    private_run.close()
+
+    next_drafter = batch.begin(ids).drafter
+
+    assert next_drafter.sources.prompt.trie is not private_trie

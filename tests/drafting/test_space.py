@@ -96,7 +96,9 @@ class Naive:
     """
 
     def __init__(self, hf: Any, masks: Sequence[int]) -> None:
-        self.hf, self.masks, self.draft = hf, list(masks), list[int]()
+        self.hf = hf
+        self.masks = list(masks)
+        self.draft = list[int]()
 
     def choice(self, text: list[int]) -> int:
         with torch.no_grad():
@@ -121,9 +123,12 @@ def test_a_step_is_that_of_the_authors(masks: tuple[int, ...]) -> None:
 
     Beside cycles, prompts of random tokens, after which guesses are wrong.
     """
-    model, rejected = tuned_target(), 0
+    model = tuned_target()
+    rejected = 0
     for prompt in [CYCLE[50:].tolist(), *prompts(2)]:
-        naive, drafter, ids = Naive(tuned(), masks), Watched(masks), list(prompt)
+        naive = Naive(tuned(), masks)
+        drafter = Watched(masks)
+        ids = list(prompt)
         run = Run(model, drafter, Context(prompt, vocabulary=97), GREEDY, Limits(16))
         for step in run:
             drafted = naive.draft
@@ -156,7 +161,8 @@ def test_masks_stand_where_a_continuation_would() -> None:
         [0, 1, 2, 7],
         [0, 1, 2, 7, 8],
     ]
-    assert (tree.drafts, tree.probes) == (2, 6)
+    assert tree.drafts == 2
+    assert tree.probes == 6
     assert [masks_after(tree, node) for node in (-1, 0, 1)] == [[2, 3], [4, 5], [6, 7]]
     cut = tree.cut(2, 1, 3)  # as near the context's end
     assert [masks_after(cut, node) for node in (-1, 0)] == [[1, 2], [3, 4]]
@@ -202,7 +208,8 @@ def path(tree: DraftTree, node: int, guessed: Guessed) -> list[int]:
 @pytest.mark.parametrize("options", [Options(), Options(nodes=6), Options(nodes=6, masked=1)])
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_a_tuned_model_accepts_what_its_masks_guess(options: Options, sampling: Settings) -> None:
-    model, prompt = tuned_target(), CYCLE[:9].tolist()
+    model = tuned_target()
+    prompt = CYCLE[:9].tolist()
     truth = plain(model, prompt, sampling, max_tokens=22)
     run = decode(model, space(options), prompt, sampling, max_tokens=22)
     assert run.output == truth
@@ -214,7 +221,8 @@ def test_a_tuned_model_accepts_what_its_masks_guess(options: Options, sampling: 
 @pytest.mark.parametrize("rows", [PassRows.fixed(9), PassRows.fixed(33), PassRows(33, 4)])
 def test_masks_share_the_rows_of_exact_passes(rows: PassRows) -> None:
     """Where there is room for few groups, guesses are those of a node further up."""
-    model, prompt = tuned_target(), CYCLE[:9].tolist()
+    model = tuned_target()
+    prompt = CYCLE[:9].tolist()
     drafter = space()
     context = Context(prompt, vocabulary=VOCABULARY)
     limits = Limits(22, rows.max - 1)
@@ -225,7 +233,8 @@ def test_masks_share_the_rows_of_exact_passes(rows: PassRows) -> None:
 
 
 def test_texts_decoded_together_have_their_own_guesses() -> None:
-    model, texts = tuned_target(), [CYCLE[i : i + 9].tolist() for i in range(0, 50, 9)]
+    model = tuned_target()
+    texts = [CYCLE[i : i + 9].tolist() for i in range(0, 50, 9)]
     found = decode_batch(model, [*texts, *prompts(2)], separate_drafters(space, 24), 3)
     alone = [plain(model, text, max_tokens=20) for text in [*texts, *prompts(2)]]
     assert outputs(found) == alone
@@ -236,7 +245,8 @@ def test_a_mask_that_the_model_chooses_is_emitted_as_by_generate() -> None:
     hf = make_hf("llama", seed=2)
     with torch.no_grad():
         hf.lm_head.weight[list(MASKS)] *= 3
-    model, said = target_model(hf, Tokenizer(FakeBackend()), "masks"), set[int]()
+    model = target_model(hf, Tokenizer(FakeBackend()), "masks")
+    said = set[int]()
     for prompt in prompts(3):
         found = decode(model, space(), prompt).output
         assert found == generate(hf, prompt, 40)

@@ -218,7 +218,8 @@ class Forcing:
         return not self.wanted or self.wanted.pop(0) == token
 
     def force(self, most: int) -> list[int]:
-        forced, self.wanted = self.wanted[:most], self.wanted[most:]
+        forced = self.wanted[:most]
+        self.wanted = self.wanted[most:]
         return forced
 
 
@@ -230,8 +231,10 @@ class Forcing:
 def test_what_a_grammar_forces_stands_before_the_draft_of_auto(
     make: Callable[[], Drafting],
 ) -> None:
-    drafting, prompt = make(), [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
-    context, log = Context(prompt, vocabulary=99), TokenLog(prompt)
+    drafting = make()
+    prompt = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
+    context = Context(prompt, vocabulary=99)
+    log = TokenLog(prompt)
     drafter = drafting.join(context, log)
     guide = SimpleNamespace(grammar_decides=True, matcher=Forcing([4, 9]))
     sequence: Any = SimpleNamespace(
@@ -279,7 +282,8 @@ REMEMBERING = [method for method in method_names() if method not in ("none", "dr
 @pytest.mark.parametrize("method", REMEMBERING)
 def test_nothing_of_a_private_text_is_drafted_later(method: str) -> None:
     supply(method, [CORPUS])
-    secret, known = [50, 51, 52, 53, 50, 51, 52], [3, 4, 5, 3, 4]
+    secret = [50, 51, 52, 53, 50, 51, 52]
+    known = [3, 4, 5, 3, 4]
     heads = KnownHeads([known], ["medusa"] if method == "auto" else [method])
     drafter = make_drafter(method, DraftSettings(heads=heads, masks=(9, 9)))
     followed = DrafterRun(drafter, Context(secret, vocabulary=60, private=True))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ngtcli.drafting.log import Mark, TokenLog
 
-TOKENS = st.lists(st.integers(0, 2), max_size=4)  # few tokens, so that many are expected rightly
+TOKENS = st.lists(st.integers(0, 2), max_size=4)  # a small vocabulary: many guesses come true
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("emit"), TOKENS),
@@ -22,7 +22,7 @@ ACTIONS = st.lists(
 
 
 class NaiveLog:
-    """The same by whole lists; every token has a number of its own."""
+    """A log of plain lists, in which every token has a number of its own."""
 
     def __init__(self, prompt: list[int]) -> None:
         self.count = 0
@@ -46,7 +46,8 @@ class NaiveLog:
                 self.settled.append(self.expected.pop(0))
                 self.origins.pop(0)
             else:
-                self.expected, self.origins = [], []
+                self.expected = []
+                self.origins = []
                 self.settled += self.numbered([token])
 
     def expect(self, tokens: list[int], origins: list[str]) -> None:
@@ -59,7 +60,7 @@ class NaiveLog:
 
 @dataclass
 class Holder:
-    """Someone who knew all tokens once."""
+    """A mark, and all tokens of the log when it was taken."""
 
     mark: Mark
     known: list[tuple[int, int]]
@@ -67,17 +68,18 @@ class Holder:
 
 @given(TOKENS, ACTIONS)
 def test_a_log_holds_what_plain_lists_hold(prompt: list[int], actions: list[Any]) -> None:
-    log, naive = TokenLog(prompt), NaiveLog(prompt)
+    log = TokenLog(prompt)
+    naive = NaiveLog(prompt)
     holders = [Holder(Mark(), []), Holder(Mark(len(prompt)), list(naive.everything))]
-    for number, (what, argument) in enumerate(actions):
-        if what == "emit":
+    for number, (action, argument) in enumerate(actions):
+        if action == "emit":
             log.emit(argument)
             naive.emit(argument)
-        elif what == "expect":
+        elif action == "expect":
             origins = [f"{number}.{i}" for i in range(len(argument))]
             log.expect(argument, origins)
             naive.expect(argument, origins)
-        elif what == "take back":
+        elif action == "take back":
             log.take_back(argument)
             naive.take_back(argument)
         else:
@@ -92,35 +94,38 @@ def test_a_log_holds_what_plain_lists_hold(prompt: list[int], actions: list[Any]
         assert log.expected == [token for token, _ in naive.expected]
         assert log.origins == naive.origins
         for holder in holders:
-            check(holder, log, naive.everything)
+            check_changes(holder, log, naive.everything)
 
 
-def check(holder: Holder, log: TokenLog, everything: list[tuple[int, int]]) -> None:
-    """What still stands is what the holder knew, token by token, and nothing that came again."""
-    stands = 0
-    while holder.known[: stands + 1] == everything[: stands + 1] and stands < len(everything):
-        if stands == len(holder.known):
+def check_changes(holder: Holder, log: TokenLog, everything: list[tuple[int, int]]) -> None:
+    """Check what changed since a mark. A token that was taken back and came again is a new one."""
+    unchanged = 0
+    for known_token, token in zip(holder.known, everything, strict=False):
+        if known_token != token:
             break
-        stands += 1
+        unchanged += 1
+
     known, new = log.since(holder.mark)
-    assert known == stands
-    assert new == [token for token, _ in everything[stands:]]
+
+    assert known == unchanged
+    assert new == [token for token, _ in everything[unchanged:]]
 
 
 @given(TOKENS, ACTIONS, st.lists(st.booleans(), min_size=25, max_size=25))
-def test_a_holder_who_follows_now_and_then_has_the_same_tokens(
-    prompt: list[int], actions: list[Any], looks: list[bool]
+def test_a_copy_that_is_brought_up_to_date_now_and_then_equals_the_log(
+    prompt: list[int], actions: list[Any], is_updated: list[bool]
 ) -> None:
     log = TokenLog(prompt)
-    copy, mark = list(prompt), Mark(len(prompt))
-    for (what, argument), look in zip(actions, looks, strict=False):
-        if what == "emit":
+    copy = list(prompt)
+    mark = Mark(len(prompt))
+    for (action, argument), update in zip(actions, is_updated, strict=False):
+        if action == "emit":
             log.emit(argument)
-        elif what == "expect":
+        elif action == "expect":
             log.expect(argument, [""] * len(argument))
-        elif what == "take back":
+        elif action == "take back":
             log.take_back(argument)
-        if look:
+        if update:
             known, new = log.since(mark)
             assert known <= len(copy)
             copy[known:] = new
@@ -132,13 +137,16 @@ def test_tokens_that_were_taken_back_and_came_again_are_new() -> None:
     log = TokenLog([1])
     log.expect([2, 3], ["a", "b"])
     mark = log.mark
+
     log.take_back()
     log.expect([2, 3], ["c", "d"])
+
     assert log.since(mark) == (1, [2, 3])
 
 
 def test_marks_hold_however_often_tokens_were_taken_back() -> None:
-    log, marks = TokenLog([1]), []
+    log = TokenLog([1])
+    marks = []
     for _ in range(1000):
         log.expect([2, 3], ["", ""])
         marks.append(log.mark)
