@@ -9,7 +9,7 @@ if sys.platform == "win32":
 # It is below the check because it imports modules that Windows does not have.
 from ngtcli.system import process  # noqa: E402
 
-TYPE_CHECKING = False  # see process
+TYPE_CHECKING = False  # importing it from typing takes time; see system/process.py
 if TYPE_CHECKING:
     from typing import NoReturn
 
@@ -20,7 +20,7 @@ def main() -> "NoReturn":
     # OpenMP's threads spin while they wait for work, and take up to twice the processor time beside
     # other busy processes. So they sleep. The variable is read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    with process.without_collection():
+    with process.without_garbage_collection():
         from ngtcli.cli.app import run  # here: what it loads takes time
 
     process.leave(run())

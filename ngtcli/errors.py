@@ -127,7 +127,7 @@ class FailedLinesError(NgtError):
 
 
 class StoppedError(NgtError):
-    """Ctrl-C, or who asked, ended it before there was anything to show."""
+    """Ctrl-C or the client ended the request before there was anything to show."""
 
     exit_code = ExitCode.INTERRUPTED
 
@@ -137,7 +137,10 @@ class BusyError(NgtError):
 
 
 def unexpected(error: BaseException) -> NgtError:
-    """An error as ours; what is none is a mistake, of ours or of a library, in one line."""
+    """Return the error itself if it is an NgtError, otherwise wrap its text in one.
+
+    Such an error is a defect of ngt or of a library.
+    """
     if isinstance(error, NgtError):
         return error
     text = f"{type(error).__name__}: {error}"

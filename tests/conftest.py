@@ -253,7 +253,7 @@ def pytest_runtest_teardown() -> Iterator[None]:
 
 
 def _collect_all() -> None:
-    """Collect also what the imports of commands have excluded since (`without_collection`)."""
+    """Collect also what has been excluded since (`without_garbage_collection`)."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()

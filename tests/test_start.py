@@ -249,20 +249,20 @@ def test_the_listing_says_of_each_command_what_the_command_says() -> None:
 def test_imports_without_collection_leave_collection_as_it_was() -> None:
     import gc
 
-    from ngtcli.system.process import without_collection
+    from ngtcli.system.process import without_garbage_collection
 
     before = gc.get_freeze_count()
-    with without_collection():
+    with without_garbage_collection():
         import json  # noqa: F401
 
         assert not gc.isenabled()
-        with without_collection():
+        with without_garbage_collection():
             pass
         assert not gc.isenabled()
     # Objects that were frozen before may go meanwhile; nothing new was loaded, so none come.
     assert gc.isenabled()
     assert gc.get_freeze_count() <= before
-    with pytest.raises(ImportError), without_collection():
+    with pytest.raises(ImportError), without_garbage_collection():
         raise ImportError
     assert gc.isenabled()
 

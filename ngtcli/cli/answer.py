@@ -32,7 +32,7 @@ PassagesOption = Annotated[
 ]
 _PER_FILE = typer.Option("--per-file", help="Summarize each file; -o names a table or FOLDER/.")
 _EACH = typer.Option("--each", help="Ask about each file separately; -o names a table or FOLDER/.")
-_DOCUMENTS = "Name files or folders after the question, or pipe a text in."
+_DOCUMENTS_HINT = "Name files or folders after the question, or pipe a text in."
 
 
 @command("summarize", settings=options.OF_SUMMARIES)
@@ -57,8 +57,8 @@ def summarize(
     if per_file or output.is_folder:
         _answer_each(request, output, answer_flags, flags, files or [], hint, restart, limit)
     else:
-        of_many = {"--restart": restart, "--limit": limit}
-        checks.warn_of_no_effect([Situation.ONE_SUMMARY], of_many)
+        values = {"--restart": restart, "--limit": limit}
+        checks.warn_of_no_effect([Situation.ONE_SUMMARY], values)
         _answer(request, output, answer_flags, flags, files or [], hint)
 
 
@@ -91,11 +91,11 @@ def ask(
     request = _request(flags, answer_flags, "ask", question)
     output = answer_flags.output(shows_passages=show_passages)
     if each:
-        _answer_each(request, output, answer_flags, flags, docs, _DOCUMENTS, restart, limit)
+        _answer_each(request, output, answer_flags, flags, docs, _DOCUMENTS_HINT, restart, limit)
         return
-    of_many = {"--restart": restart, "--limit": limit}
-    checks.warn_of_no_effect([Situation.ONE_ANSWER], of_many)
-    _answer(request, output, answer_flags, flags, docs, _DOCUMENTS)
+    values = {"--restart": restart, "--limit": limit}
+    checks.warn_of_no_effect([Situation.ONE_ANSWER], values)
+    _answer(request, output, answer_flags, flags, docs, _DOCUMENTS_HINT)
 
 
 @command("generate", settings=tuple(SETTINGS))
@@ -184,7 +184,7 @@ def _answer_each(
         situations.append(Situation.TABLE)
     checks.warn_of_no_effect(situations, values)
     output = effective_output(output, situations)
-    request = _without_effect_on_each(request, flags, situations)
+    request = _reset_ineffective(request, flags, situations)
     # This checks a single answer, not the table or folder that all answers go to.
     single = replace(output, path=None, force=False)
     request, checked = check_request(request, single, answer_flags, flags)
@@ -193,10 +193,10 @@ def _answer_each(
     run_per_file(request, output, paths, hint, restart, limit)
 
 
-def _without_effect_on_each(
+def _reset_ineffective(
     request: Request, flags: SettingFlags, situations: Sequence[Situation]
 ) -> Request:
-    """Return a request without the settings that have no effect in these situations."""
+    """Return a request in which settings without effect in these situations have no value."""
     unused = checks.without_effect(situations)
     keep_warm = SETTINGS["keep_warm"]
     if "--predict" in unused:

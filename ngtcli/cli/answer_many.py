@@ -10,7 +10,7 @@ import typer
 from ngtcli.cli.notes import CUT_OFF, Notes
 from ngtcli.config import Settings
 from ngtcli.engine.batch.run import Item, Items, Results, answer_all
-from ngtcli.engine.events import Drawn, Ended, Outcome
+from ngtcli.engine.events import BatchItem, Ended, Outcome
 from ngtcli.engine.no_answer import no_answer
 from ngtcli.engine.request import OtherModelError, Request, builtin_limit
 from ngtcli.errors import INTERRUPTED, FailedLinesError, UsageError
@@ -181,9 +181,9 @@ class RunAnswers:
             self._engine = open_engine(self._settings, size=self._size, many=True)
         return self._engine
 
-    def outcomes(self, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
+    def outcomes(self, draw: Callable[[bool], BatchItem | None]) -> Generator[Outcome]:
         """Yield what comes of the requests that are drawn, as `engine.drivers.run` does."""
-        left: list[Drawn] = []
+        left: list[BatchItem] = []
         remote = None
         if self._may_be_served and self._engine is None:
             remote = Remote.of(self._settings)
@@ -208,7 +208,7 @@ class RunAnswers:
         process.unwind_on_interrupt()
         self._progress.begin()
 
-        def draw_left_first(waits: bool) -> Drawn | None:
+        def draw_left_first(waits: bool) -> BatchItem | None:
             return left.pop(0) if left else draw(waits)
 
         with closing(run(engine, draw_left_first)) as outcomes:

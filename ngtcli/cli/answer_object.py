@@ -46,7 +46,7 @@ _PLAIN = json_key(
     " measured; compare statistics.decode_s; null if unknown",
 )
 _DRAFTED_BY = json_key(
-    about="the method that drafted: method, or its substitute while it is being compiled"
+    about="the method that drafted: that of `method`, or its substitute while that is compiled"
 )
 _COVERAGE = json_key(
     about="how much of the question the best passage covers, and whether that is enough for an"
@@ -74,7 +74,7 @@ class DocumentObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerObject:
-    """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
+    """An answer; it has `tokens` with --json-tokens, and `policy` with method auto."""
 
     text: str
     thought: str | None = field(metadata=_THOUGHT)
@@ -154,7 +154,7 @@ def _common_fields(request: Request, outcome: "Ended | Prompt | None") -> dict[s
 
 
 def answer_object(request: Request, answer: Ended, tokens: bool = False) -> AnswerObject:
-    """Return the object that --json prints; with `tokens` also that of --json-tokens."""
+    """Return the object that --json prints; `tokens`: with the key of --json-tokens."""
     return AnswerObject(
         **_common_fields(request, answer),
         **{name: getattr(answer, name) for name in _OF_ANSWER},
@@ -208,7 +208,7 @@ class FailedLineObject:
 def line_object(
     line_id: str | int, request: Request, answer: Ended, tokens: bool = False
 ) -> LineObject:
-    """Return the output for a line; with `tokens` also what --json-tokens adds."""
+    """Return the output for a line; `tokens`: with the key of --json-tokens."""
     return LineObject(line_id, answer_object(request, answer, tokens))
 
 

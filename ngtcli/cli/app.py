@@ -19,7 +19,7 @@ from ngtcli.cli.streams import finish_stdout, own_streams
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, UsageError, unexpected
 from ngtcli.removed import removed_command
 from ngtcli.system import process
-from ngtcli.system.process import without_collection
+from ngtcli.system.process import without_garbage_collection
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ COMMANDS = {
 def load(name: str) -> Any:
     """Import a command or a group of the list, and return it: a `Command` or a `Group`."""
     module, _, attribute = COMMANDS[name].path.partition(".")
-    with without_collection():
+    with without_garbage_collection():
         command = getattr(import_module(f"ngtcli.cli.{module}"), attribute)
     command.help = command.help or COMMANDS[name].line  # groups have none of their own
     return command

@@ -17,8 +17,9 @@ The parameters of the function are declared as Typer's documentation says, excep
 - `typer.Context` receives the context.
 
 A command with a `view` returns a report (a dataclass, or a list of them). Or it yields the report
-once, gets back whether people read it (not as JSON), and continues. With `--json` the report is
-printed as JSON; otherwise the view shows it. `ngt schema` describes the type of the report.
+once, and continues; `yield` returns True if the report was shown to people, False if as JSON. With
+`--json` the report is printed as JSON; otherwise the view shows it. `ngt schema` describes the type
+of the report.
 
 By itself Typer makes a command only from a function's own parameters. So `Declaration` collects the
 parameters from the function, the settings and the flags of all commands, and passes them to

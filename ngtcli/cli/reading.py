@@ -19,7 +19,7 @@ from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 _STDIN_FILE = 0  # its descriptor
-_PREDICTION = f"Name a text file of at most {MAX_PREDICTED // 1_000_000} MB."
+_PREDICTION_HINT = f"Name a text file of at most {MAX_PREDICTED // 1_000_000} MB."
 _SHOWN = 5  # warnings about single files; -v shows all
 
 
@@ -41,7 +41,7 @@ def read_prediction(path: str) -> str:
         data = BoundedReader(MAX_PREDICTED // 1_000_000).read(path, pipes=True)
         return decode_text(data)
     except Unreadable as error:
-        raise InputError(f"--predict {path}: {error}", hint=_PREDICTION) from None
+        raise InputError(f"--predict {path}: {error}", hint=_PREDICTION_HINT) from None
 
 
 def read_documents(
@@ -112,6 +112,7 @@ def report_skipped(skipped: Sequence[Skipped], notes: Notes, max_shown: int = _S
         notes: Shows them.
         max_shown: Unreadable files that are named without -v.
     """
+    # A file with a `kind` is of a type that is not read; one with `needs` lacks a package.
     unreadable = [file for file in skipped if not file.kind and not file.needs]
     shown = unreadable if notes.verbose else unreadable[:max_shown]
     for file in shown:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decoding.memory_limits import MIN_CHUNK, fits
+from ngtcli.decoding.memory_limits import MIN_CHUNK, ran_within_memory
 from ngtcli.decoding.model import PREFILL_CHUNK, TargetModel
 from ngtcli.decoding.sampling import Sampler
 from ngtcli.drafting.log import Mark, TokenLog
@@ -52,7 +52,7 @@ class AssistantModel:
         self._unknown = self._first_unknown(prompt, 0)
         self._has_given_up = False
         capacity = min(len(prompt) + _SPARE, self.model.context)
-        if not fits(self.model, lambda: self._open(capacity)):
+        if not ran_within_memory(self.model, lambda: self._open(capacity)):
             self._give_up()
 
     def draft(self, log: TokenLog, count: int) -> list[int]:
@@ -83,7 +83,7 @@ class AssistantModel:
                 self._drafted.append(token)
                 last = token
 
-        if not self._catch_up(log) or not fits(self.model, draft):
+        if not self._catch_up(log) or not ran_within_memory(self.model, draft):
             if count == 1:
                 self._give_up()
                 return []
@@ -131,7 +131,7 @@ class AssistantModel:
         False if memory does not suffice for it, not even in short chunks.
         """
         end = len(log) - 1
-        if self.model.must_restart(len(log)) and not fits(
+        if self.model.must_restart(len(log)) and not ran_within_memory(
             self.model, lambda: self._open(min(end + _SPARE, self.model.context), len(log))
         ):
             return False
@@ -140,7 +140,7 @@ class AssistantModel:
         def prefill() -> None:  # what was read before a failure stays
             self.model.prefill(log.token_ids[self.model.length : end], chunk)
 
-        while not fits(self.model, prefill):
+        while not ran_within_memory(self.model, prefill):
             if chunk <= MIN_CHUNK:
                 return False
             chunk //= 2

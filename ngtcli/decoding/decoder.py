@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ngtcli.decoding import step
-from ngtcli.decoding.memory_limits import fits, too_long
+from ngtcli.decoding.memory_limits import ran_within_memory, too_long
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.scheduler import Progress, Scheduler
 from ngtcli.decoding.sequence import DecodedSequence
@@ -151,7 +151,9 @@ class Decoder:
     def _admit(self, sequence: DecodedSequence) -> None:
         """Create the drafter of a sequence if it has none; let the sequence run, or wait."""
         started = time.perf_counter()
-        if sequence.drafter is None and not fits(self._model, partial(self._begin, sequence)):
+        if sequence.drafter is None and not ran_within_memory(
+            self._model, partial(self._begin, sequence)
+        ):
             sequence.error = too_long(sequence.log.settled)
             self._ended.append(sequence)
             return

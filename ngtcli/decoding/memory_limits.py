@@ -57,10 +57,10 @@ def prefill_prompt(
         model.prefill(token_ids[done:], chunk, lambda count: progress(done + count))
 
     chunk = PREFILL_CHUNK
-    if not fits(model, start):
+    if not ran_within_memory(model, start):
         # It may fit without the cached chunks of the prompt.
         model.start(capacity, numerics, reader=reader, slot=slot, length=length)
-    while not fits(model, prefill_rest):
+    while not ran_within_memory(model, prefill_rest):
         if chunk <= MIN_CHUNK:
             raise too_long(len(token_ids)) if slot else _does_not_fit(model, token_ids, capacity)
         chunk = max(MIN_CHUNK, min(chunk, len(token_ids)) // 2)
@@ -72,8 +72,8 @@ def prefill_prompt(
             model.start(capacity, numerics, reader=reader, length=length)
 
 
-def fits(model: TargetModel, work: Callable[[], object]) -> bool:
-    """Do `work`; if memory does not suffice, free caches and graphs, and return False."""
+def ran_within_memory(model: TargetModel, work: Callable[[], object]) -> bool:
+    """Call `work`; if memory runs out, free caches and graphs, and return False."""
     try:
         work()
         return True

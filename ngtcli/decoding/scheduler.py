@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ngtcli.decoding.memory_limits import fits, prefill_prompt, too_long
+from ngtcli.decoding.memory_limits import prefill_prompt, ran_within_memory, too_long
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.decoding.sizes import capacity_for
@@ -213,7 +213,9 @@ class Scheduler:
         """Keep the prompt of a slot that is about to go in the prefix cache."""
         model = self._model
         if model.prefixes and len(model.cache.slots) > 1:
-            fits(model, partial(model.prefixes.keep, model.cache, model.cache.slots[slot]))
+            ran_within_memory(
+                model, partial(model.prefixes.keep, model.cache, model.cache.slots[slot])
+            )
 
     # --- memory of a batch ---
 
@@ -282,4 +284,4 @@ class Scheduler:
             return False
         # Slots are made in advance if memory allows, because each resize copies the buffers.
         count = max(slots, min(self._max_size, allowed))
-        return fits(self._model, partial(self._model.resize, count, entries))
+        return ran_within_memory(self._model, partial(self._model.resize, count, entries))

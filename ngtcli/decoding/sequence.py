@@ -142,7 +142,7 @@ class DecodedSequence:
 
     @property
     def context_left(self) -> int:
-        """The number of tokens that fit into the context before a new prefill is needed."""
+        """The number of tokens until the sequence must be prefilled again (LongRoPE)."""
         return self._model.context_left(self.log.settled)
 
     @property
@@ -219,7 +219,7 @@ class DecodedSequence:
         return choose
 
     def _choose(self, row: Tensor, path: Sequence[int], guide: Guide | None, chosen: int) -> int:
-        """Return the token after a path, of those that the grammar allows; -1 as `Sampler.choose`.
+        """Return the token after a path that the grammar allows; -1 if the logits are not finite.
 
         Args:
             row: The logits, (vocab_size,).

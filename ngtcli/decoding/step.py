@@ -1,6 +1,6 @@
 """One step of decoding: a forward pass that extends all sequences.
 
-A step has six phases; `run_step` calls them in turn:
+A step has six phases; `run_step` calls them in state:
 
 1. *Draft.* The drafter of each sequence proposes a tree of tokens that may come next.
 2. *Forward.* The model computes the logits after every node of all trees in one forward pass.
@@ -34,7 +34,7 @@ from torch import Tensor
 from ngtcli.decoding.draft_bounds import DraftBounds, draft_bounds
 from ngtcli.decoding.exact import expect_tentative, part_that_counts
 from ngtcli.decoding.logits import as_guesses, highest, likeliest, on_host, padded_rows
-from ngtcli.decoding.memory_limits import fits
+from ngtcli.decoding.memory_limits import ran_within_memory
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.drafting.batch import Drafting
@@ -52,11 +52,12 @@ MakeRoom = Callable[[Sequence[DraftTree]], bool]
 
 
 @dataclass(slots=True)
-class _Turn:
+class _SequenceState:
     """The state of one sequence within a step; each phase adds to it.
 
     Attributes:
-        tree: The draft within its bounds, after the expected tokens of the log.
+        tree: The tree to verify: a chain of the log's expected tokens, and below its end the draft,
+            within its bounds.
         logits: (1 + nodes of the tree, vocab_size): after the root and after each node.
         chosen: The tokens that the model chooses after the root and after each node; None if they
             were not chosen on the device.
@@ -99,35 +100,35 @@ def run_step(
     """
     watch = Stopwatch(wait_for_device)
     with watch("draft"):
-        turns = _draft(model, sequences, drafting)
+        states = _draft(model, sequences, drafting)
     draft_end_s = watch.elapsed_s
-    if turns is None or not _forward(model, turns, drafting, make_room, watch):
+    if states is None or not _forward(model, states, drafting, make_room, watch):
         return False
     with watch("verify"):
-        _read_logits(turns, with_top=drafting.max_nodes > 0)
-        for turn in turns:
-            _verify_and_emit(turn)
+        _read_logits(states, with_top=drafting.max_nodes > 0)
+        for state in states:
+            _verify_and_emit(state)
     with watch("cache"):
-        model.keep(*(turn.emitted.kept_nodes for turn in turns))
+        model.keep(*(state.emitted.kept_nodes for state in states))
     seconds = None if model.was_unusually_slow else watch.elapsed_s - draft_end_s
     with watch("draft"):
-        _learn(turns, seconds)
+        _learn(states, seconds)
 
-    rows = sum(len(turn.logits) for turn in turns)
-    for turn in turns:
-        turn.sequence.statistics.add_time(watch, len(turn.logits), rows)
+    rows = sum(len(state.logits) for state in states)
+    for state in states:
+        state.sequence.statistics.add_time(watch, len(state.logits), rows)
     return True
 
 
 def _draft(
     model: TargetModel, sequences: Sequence[DecodedSequence], drafting: Drafting
-) -> list[_Turn] | None:
+) -> list[_SequenceState] | None:
     """Let the drafters propose a tree for each sequence; return None if there is not enough memory.
 
     A draft model or heads need memory, too. So before it gives up, it halves the maximum number of
     draft nodes repeatedly, down to none.
     """
-    turns: list[_Turn] = []
+    states: list[_SequenceState] = []
 
     def propose() -> None:
         shares = drafting.shares(len(sequences))
@@ -141,23 +142,23 @@ def _draft(
             [sequence.log for sequence in sequences],
             [bound.room for bound in bounds],
         )
-        turns[:] = map(_Turn, sequences, bounds, drafts)
+        states[:] = map(_SequenceState, sequences, bounds, drafts)
 
-    while not fits(model, propose):
+    while not ran_within_memory(model, propose):
         if not drafting.max_nodes:
             return None
         drafting.max_nodes //= 2
         if model.reader is not None:
             # The heads' reader of hidden states holds memory, and may have read only some of them.
             model.reader.reset(model.length)
-    for turn in turns:
-        turn.tree = turn.bounds.tree(turn.draft.tree)
-    return turns
+    for state in states:
+        state.tree = state.bounds.tree(state.draft.tree)
+    return states
 
 
 def _forward(
     model: TargetModel,
-    turns: list[_Turn],
+    states: list[_SequenceState],
     drafting: Drafting,
     make_room: MakeRoom,
     watch: Stopwatch,
@@ -172,86 +173,86 @@ def _forward(
 
     def score() -> None:
         with watch("tree"):
-            layout = model.lay_out([(turn.sequence.last_token, turn.tree) for turn in turns])
+            layout = model.lay_out([(state.sequence.last_token, state.tree) for state in states])
         with watch("forward"):
-            for turn, logits in zip(turns, model.score(layout), strict=True):
-                turn.logits = logits
+            for state, logits in zip(states, model.score(layout), strict=True):
+                state.logits = logits
 
-    while not (make_room([turn.tree for turn in turns]) and fits(model, score)):
-        is_exact = turns[0].sequence.numerics.is_exact
-        if is_exact or not any(len(turn.tree) for turn in turns):
+    while not (make_room([state.tree for state in states]) and ran_within_memory(model, score)):
+        is_exact = states[0].sequence.numerics.is_exact
+        if is_exact or not any(len(state.tree) for state in states):
             return False
-        drafting.max_nodes = max(turn.tree.drafts for turn in turns) // 2
-        for turn in turns:
-            turn.tree = turn.tree.cut(len(turn.tree), drafting.max_nodes, 0)
+        drafting.max_nodes = max(state.tree.drafts for state in states) // 2
+        for state in states:
+            state.tree = state.tree.cut(len(state.tree), drafting.max_nodes, 0)
     return True
 
 
-def _read_logits(turns: list[_Turn], with_top: bool) -> None:
+def _read_logits(states: list[_SequenceState], with_top: bool) -> None:
     """Copy the chosen and the likeliest tokens of all sequences to the host, in one copy.
 
     Verification needs the tokens that the model chooses; if sampling allows it, the device chooses
     them for all nodes at once. Drafters learn from the likeliest token ids after each node.
 
     Args:
-        turns: The turns of the step.
+        states: The states of the sequences.
         with_top: Whether drafters may learn from the logits; False if nothing is drafted.
     """
     on_device: list[Tensor | None] = []  # two for each sequence: chosen tokens, likeliest tokens
-    for turn in turns:
-        logits = padded_rows(turn.logits, turn.sequence.numerics.min_rows)
-        on_device.append(turn.sequence.chosen_on_device(logits, turn.tree))
-        wants_top = with_top and (turn.draft.top_k or turn.tree.probes)
-        on_device.append(highest(turn.logits, turn.draft.top_k)[1] if wants_top else None)
+    for state in states:
+        logits = padded_rows(state.logits, state.sequence.numerics.min_rows)
+        on_device.append(state.sequence.chosen_on_device(logits, state.tree))
+        wants_top = with_top and (state.draft.top_k or state.tree.probes)
+        on_device.append(highest(state.logits, state.draft.top_k)[1] if wants_top else None)
     copies = on_host(on_device)
-    for turn, chosen, top in zip(turns, copies[::2], copies[1::2], strict=True):
-        turn.chosen = None if chosen is None else chosen.tolist()
-        turn.top = top
+    for state, chosen, top in zip(states, copies[::2], copies[1::2], strict=True):
+        state.chosen = None if chosen is None else chosen.tolist()
+        state.top = top
 
 
-def _verify_and_emit(turn: _Turn) -> None:
+def _verify_and_emit(state: _SequenceState) -> None:
     """Walk down the tree by the tokens that the model chooses, and emit them.
 
-    In exact decoding only the tokens whose logits count are emitted. The log expects the others, so
-    that the next step verifies them again.
+    In exact decoding only tokens whose logits are those of plain decoding are emitted (exact.py).
+    The log expects the others, so that the next step verifies them again.
     """
-    sequence = turn.sequence
+    sequence = state.sequence
     exact_rows = sequence.numerics.rows  # None: not exact
     try:
-        path = verify(turn.tree, sequence.chooser(turn.logits, turn.chosen))
+        path = verify(state.tree, sequence.chooser(state.logits, state.chosen))
         emitted = path if exact_rows is None else part_that_counts(path, sequence.log, exact_rows)
-        sequence.emit(emitted, turn.tree)
+        sequence.emit(emitted, state.tree)
     except NgtError as error:  # For example, the logits are not finite.
         sequence.error = error
         return
     if exact_rows is not None and not sequence.has_ended:
-        expect_tentative(sequence.log, turn.tree, path, emitted)
-    turn.path = path
-    turn.emitted = emitted
+        expect_tentative(sequence.log, state.tree, path, emitted)
+    state.path = path
+    state.emitted = emitted
 
 
-def _learn(turns: list[_Turn], seconds: float | None) -> None:
+def _learn(states: list[_SequenceState], seconds: float | None) -> None:
     """Let each drafter learn from the result of its draft.
 
     Args:
-        turns: The turns of the step.
+        states: The states of the sequences.
         seconds: The time from the layout of the forward pass to the update of the cache; None if
             it is not typical.
     """
-    numerics = turns[0].sequence.numerics
-    rows = numerics.padded(sum(len(turn.logits) for turn in turns))
-    for turn in turns:
-        sequence = turn.sequence
+    numerics = states[0].sequence.numerics
+    rows = numerics.padded(sum(len(state.logits) for state in states))
+    for state in states:
+        sequence = state.sequence
         if sequence.error is not None:
             continue
         outcome = Outcome()
-        if turn.top is not None:
-            stop = turn.path.nodes[-1] if turn.path.nodes else ROOT
-            after = partial(_likeliest_after, turn.logits)
-            outcome = Outcome(turn.tree, turn.top.numpy(), stop, after)
+        if state.top is not None:
+            stop = state.path.nodes[-1] if state.path.nodes else ROOT
+            after = partial(_likeliest_after, state.logits)
+            outcome = Outcome(state.tree, state.top.numpy(), stop, after)
             # The tree begins with the expected tokens. If memory has cut even these short, nothing
             # of the draft was verified.
-            outcome = outcome.without_front(len(turn.bounds.front)) or Outcome()
+            outcome = outcome.without_front(len(state.bounds.front)) or Outcome()
         assert sequence.drafter is not None
         sequence.drafter.learn(sequence.log, replace(outcome, rows=rows, seconds=seconds))
 

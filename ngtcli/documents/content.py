@@ -17,7 +17,8 @@ _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(\S.*)$")
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
 _FENCE = re.compile(r"[ \t]*(?:[-*+>][ \t]+)*(`{3,}|~{3,})(.*)$")
 _NO_PARAGRAPH = re.compile(r" {0,3}(?:[-*_][ \t]*){3,}$|[^\n]*\|[^\n]*$")
-_IN_LIST = re.compile(r"[ \t]*(?:[-*+>]|\d{1,9}[.)])(?:[ \t]|$)|<")
+# An item of a list, a quotation, or HTML.
+_NO_PARAGRAPH_START = re.compile(r"[ \t]*(?:[-*+>]|\d{1,9}[.)])(?:[ \t]|$)|<")
 MAX_OCR_PAGES = 1000  # pages of one file that OCR reads (guess)
 INSTALL = "Install it: pip install 'ngtcli[{}]'"  # hint if a package of an extra is missing
 _MAX_RUNS = 10  # runs of pages that a message names (guess)
@@ -26,7 +27,10 @@ _MAX_NUMBER = 10_000_000  # maximum page number or count that a parser may retur
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The text from offset `start` to the next section; page 0 and heading "" are unknown."""
+    """The text from offset `start` to the next section.
+
+    Page 0 and heading "" stand for unknown ones.
+    """
 
     start: int
     page: int = 0
@@ -124,7 +128,7 @@ def _find_headings(text: str) -> Iterator[tuple[int, str]]:
             paragraph = []
         elif not line.strip() or _NO_PARAGRAPH.match(line) or is_indented_code:
             paragraph = []
-        elif paragraph or not _IN_LIST.match(line):
+        elif paragraph or not _NO_PARAGRAPH_START.match(line):
             if not paragraph:
                 paragraph_start = match.start()
             paragraph.append(line)

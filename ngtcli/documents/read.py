@@ -1,4 +1,4 @@
-"""Read files to texts: read ahead, reuse stored texts, and keep the limits on size."""
+"""Read the texts of files: read ahead, reuse stored texts, and keep the limits on size."""
 
 import errno
 import hashlib
@@ -126,8 +126,8 @@ class DocumentReader:
 
     Args:
         settings: How to read: limits, encoding, password, OCR.
-        inside: Whether to open files of a folder by their real paths, through no link, so that a
-            file that was exchanged for a link after it was listed is not read.
+        inside: Whether to follow no links below a folder, so that nobody can replace a listed file
+            by a link that leads out of the folder.
     """
 
     def __init__(self, settings: Settings, inside: bool = False) -> None:
@@ -213,6 +213,7 @@ class DocumentReader:
         keys = {file.real: self._key(file) for file in group if not _is_plain(file)}
         entries = cached_entries(keys)
         new_entries = dict[str, Entry]()
+        # Only regular files have a stamp.
         ahead = {real for real in keys if real not in entries and stamp_of(real)}
         tasks = (self._threads.submit(self._outcome, file) for file in group if file.real in ahead)
         pending = deque(islice(tasks, _AHEAD_PER_WORKER * self._parsers.size))

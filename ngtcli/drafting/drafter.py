@@ -175,7 +175,7 @@ class Outcome:
     seconds: float | None = None
 
     def without_front(self, front: int) -> "Outcome | None":
-        """Return the outcome of the draft below a chain of the first `front` nodes.
+        """Drop the first `front` nodes, a chain; return the outcome of the draft below it.
 
         Returns:
             None if memory has cut the chain, so that nothing of the draft was verified.

@@ -16,8 +16,8 @@ class Indexed(Drafter):
     """A drafter that follows the log of a sequence with an index.
 
     Subclasses implement `clear`, `index` and `draft`. For every change of the index that depends on
-    tokens after the prompt they either pass a function that undoes it to `undo_below`, or override
-    `shorten`. `token_ids` has the indexed tokens.
+    tokens after the prompt they either pass a function that undoes it to `undo_if_shorter_than`, or
+    override `shorten`. `token_ids` has the indexed tokens.
     """
 
     def __init__(self, settings: DraftSettings, options: Any) -> None:
@@ -74,7 +74,7 @@ class Indexed(Drafter):
             undo()
         del self.token_ids[length:]
 
-    def undo_below(self, length: int, undo: Callable[[], object]) -> None:
+    def undo_if_shorter_than(self, length: int, undo: Callable[[], object]) -> None:
         """Register a function that undoes a change as soon as fewer than `length` tokens remain.
 
         Nothing is registered for the prompt, which stays.

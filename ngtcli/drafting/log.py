@@ -2,7 +2,8 @@
 
 A log holds the prompt, the tokens emitted after it, and the tokens expected next. Emitted tokens
 stay. Expected ones come before the draft of the next step: tokens that a grammar forces, or that an
-exact pass found in a branch. Each is emitted later, or taken back.
+exact forward pass chose in a branch, where its logits do not count yet. The next step verifies
+them: each is emitted later, or taken back.
 
 Nothing else keeps a copy of the sequence. An index, a sampler or a drafter keeps a mark instead,
 and uses it to ask what has changed since:
@@ -52,8 +53,8 @@ class TokenLog:
         self.prompt_length = len(self.token_ids)
         self.emitted = 0
         self.origins: list[str] = []
-        # Cuts that shortened the log, as their number and the length that they left. A later cut
-        # to the same or a smaller length hides an earlier one, so that both columns increase.
+        # The cuts that still matter: the serial number of each, and the length that it left. A cut
+        # to the same or a smaller length makes earlier ones irrelevant, so that both lists ascend.
         self._cuts = 0
         self._cut_numbers: list[int] = []
         self._cut_lengths: list[int] = []

@@ -96,8 +96,8 @@ _LEARNED = Method(
     compiled=True,
 )
 _METHODS |= dict.fromkeys(("medusa", "hydra", "eagle", "eagle3", "dflash", "mtp"), _LEARNED)
-# The fields of DraftSettings that a method's text may set, as `trie:lp=4` does. The others are
-# objects, which no text can describe.
+# Fields of DraftSettings that are objects, which no text can describe. A method's text may set the
+# others, as `trie:lp=4` does.
 _OBJECTS = ("assistant", "costs", "pool", "background", "heads", "masks")
 _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 

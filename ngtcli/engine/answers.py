@@ -34,24 +34,25 @@ class Answers(Protocol):
         """End all requests."""
 
 
-class Submitted(Protocol):
+class RequestHandle(Protocol):
     """A request whose events are delivered by another thread."""
 
     def cancel(self) -> None:
         """End it within a step; after its last event, do nothing."""
 
 
-class Submits(Protocol):
+class RequestService(Protocol):
     """A service that answers requests in its threads, for callers that must not block."""
 
-    def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> Submitted:
+    def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> RequestHandle:
         """Start a request; `on_event` receives its events, the last an `Ended` or an NgtError."""
 
 
 class Local:
     """`Answers` by a model that is loaded in this process, by `load` or by the first request.
 
-    Everything runs on the caller's thread. It reports to the reporter of who has the model loaded.
+    Everything runs on the caller's thread. It reports to the reporter of the caller for whom it
+    loads the model.
 
     Args:
         settings: The settings, which name the model.

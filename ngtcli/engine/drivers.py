@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ngtcli.engine.engine import Engine, PreparedParts, PreparedRequest, Submission
-from ngtcli.engine.events import Drawn, Ended, Event, Message, Outcome
+from ngtcli.engine.events import BatchItem, Ended, Event, Message, Outcome
 from ngtcli.engine.no_answer import caught
 from ngtcli.engine.request import OtherModelError, Request
 from ngtcli.engine.submissions import SubmissionEvent, Submissions
@@ -83,7 +83,7 @@ class _KeyedSubmission:
         return Outcome(self.key, self.submission.request, prompt, event)
 
 
-def run(engine: Engine, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
+def run(engine: Engine, draw: Callable[[bool], BatchItem | None]) -> Generator[Outcome]:
     """Yield the answers to many requests as they finish, in any order.
 
     Parts stay cached until the next outcome is asked for. Raises NgtError for what ends the run.

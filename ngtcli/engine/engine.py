@@ -67,7 +67,7 @@ class PreparedParts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedWithoutModel:
-    """A request that is answered without the model, as no passage has the question's words."""
+    """A request answered without the model: no passage has enough of the question's words."""
 
     submission: Submission
     session: Session
@@ -139,7 +139,7 @@ class Engine(ABC):
                 request.question,
                 request.turns,
                 request.queries,
-                compares=request.task == "ask",
+                with_coverage=request.task == "ask",
             )
         if skips_model(prompt, request.settings):
             return PreparedWithoutModel(submission, session, prompt)

@@ -99,7 +99,7 @@ class Ended:
         policy: The decisions of the drafter; None for methods without a policy.
         drafted_by: The method that drafted.
         sources: The spans that the answer copies from documents.
-        coverage: How many words of the question the documents contain; None if that is irrelevant.
+        coverage: How much of the question the nearest passage covers; None if not computed.
         facts: Short facts for the line below an answer.
         details: Further facts, if the request wants them.
         remarks: Sentences for -v, if the request wants them.
@@ -159,11 +159,11 @@ class Answer(Protocol):
         """End the answer without further events."""
 
 
-Report = Callable[[Event], object]  # receives events at once
+Report = Callable[[Event], object]  # is called with each event as soon as it happens
 
 
 # An item of a batch: the caller's key, and the request, or the error that prevented it.
-Drawn = tuple[Any, Request | NgtError]
+BatchItem = tuple[Any, Request | NgtError]
 
 
 @dataclass(frozen=True, slots=True)

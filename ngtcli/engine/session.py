@@ -176,7 +176,7 @@ class Session(Reporter, ABC):
         question: str = "",
         turns: Sequence[Turn] = (),
         queries: Sequence[str] = (),
-        compares: bool = False,
+        with_coverage: bool = False,
     ) -> Prompt:
         """Return the prompt, fitted to the model.
 
@@ -186,7 +186,7 @@ class Session(Reporter, ABC):
             question: The question.
             turns: See `Task`.
             queries: See `Task`.
-            compares: See `Task`.
+            with_coverage: See `Task`.
 
         Raises:
             ContextOverflowError: The prompt does not fit.
@@ -196,7 +196,7 @@ class Session(Reporter, ABC):
             self._task(preset, documents, question),
             turns=turns,
             queries=queries,
-            compares=compares,
+            with_coverage=with_coverage,
         )
         try:
             with reporting_to(self):

@@ -205,7 +205,7 @@ class Submissions:
         elif work.part is None:
             self._ended.append((work, job, event))
         else:
-            self._part_ended(work, job, event)
+            self._part_job_ended(work, job, event)
 
     # --- how requests end ---
 
@@ -300,14 +300,14 @@ class Submissions:
         prompt = part.part.build()
         report = parts.reuse(part, prompt)
         if report is not None:
-            self._part_done(submission, part, report)
+            self._add_part_report(submission, part, report)
             return None
         _report(submission, Part(part.words))
         parts.session.status(f"{part.part.name} …")
         options = parts.level.options
         return self._engine.prepare_prompt(submission, parts.session, prompt, options)
 
-    def _part_ended(self, work: _Work, job: Job, answer: Ended) -> None:
+    def _part_job_ended(self, work: _Work, job: Job, answer: Ended) -> None:
         submission = work.submission
         part = work.part
         assert part is not None
@@ -320,9 +320,11 @@ class Submissions:
         except BaseException as error:
             self._fail(work, caught(error))
             return
-        self._part_done(submission, part, report)
+        self._add_part_report(submission, part, report)
 
-    def _part_done(self, submission: Submission, part: NumberedPart, report: PartReport) -> None:
+    def _add_part_report(
+        self, submission: Submission, part: NumberedPart, report: PartReport
+    ) -> None:
         """Record a finished part; after a level, continue with the next one or the last prompt."""
         parts = self._parts_of(submission)
         try:

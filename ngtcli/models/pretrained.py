@@ -19,7 +19,7 @@ from ngtcli.models.stand_in import source_of
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system import reporting
 from ngtcli.system.files import read_bounded
-from ngtcli.system.process import without_collection
+from ngtcli.system.process import without_garbage_collection
 
 # The class that AutoTokenizer chooses, by the model type and by the class in tokenizer_config.json,
 # without `Fast` at its end. AutoTokenizer imports torch to choose; a test compares this table with
@@ -163,7 +163,7 @@ def _is_plain(values: dict[str, Any]) -> bool:
 
 def transformers_quiet() -> Any:
     """Import `transformers` with its log messages and progress bars turned off."""
-    with without_collection():
+    with without_garbage_collection():
         import transformers
 
     transformers.utils.logging.set_verbosity_error()

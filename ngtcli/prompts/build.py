@@ -1,7 +1,7 @@
 """Build prompts from a preset, documents, a question and earlier turns. Independent of torch.
 
-A prompt says which of its tokens are outside the documents, because the n-grams of documents come
-from their cached trie, and which passages it has, where not all documents fit.
+A prompt records which of its tokens are outside the documents: only these have to be indexed, as
+the documents have a cached trie. If not all documents fit, it also records which passages it has.
 """
 
 import re
@@ -67,7 +67,7 @@ class Prompt:
         references: The token ids of each document in the prompt; empty if not known.
         selection: The passages that were chosen; None if documents are complete.
         left_out: How many of the oldest questions were left out, with what follows each.
-        coverage: How much of the question the documents cover; None if not compared.
+        coverage: How much of the question the nearest passage covers; None if not computed.
         predicted: The token ids of a text that the answer will resemble; it is not in the prompt.
     """
 
@@ -142,8 +142,7 @@ class Task:
             Otherwise they come before the first turn.
         queries: Questions that passages are searched for in place of the question.
         keep: Whether the index of the documents is stored.
-        compares: Whether to compute `Prompt.coverage`: how much of the question the documents
-            cover.
+        with_coverage: Whether to compute `Prompt.coverage`.
     """
 
     preset: Preset
@@ -158,7 +157,7 @@ class Task:
     in_turns: bool = False
     queries: Sequence[str] = ()
     keep: bool = True
-    compares: bool = False
+    with_coverage: bool = False
 
     @property
     def answer_room(self) -> int:
@@ -227,10 +226,10 @@ class Task:
         """Return the prompt with these documents, in the model's chat format if it has one.
 
         Raises:
-            ModelError: There are no tokens, the model does not know one, or as `code`.
-            UsageError: As `code`.
+            ModelError: There are no tokens, the model does not know one, or as `encode_message`.
+            UsageError: As `encode_message`.
         """
-        text, ids, spans = code(self.message(documents), self.tokenizer)
+        text, ids, spans = encode_message(self.message(documents), self.tokenizer)
         if not ids:
             raise ModelError("the tokenizer makes no tokens of the prompt", hint=_OTHER_MODEL)
         check_known(ids, self.vocabulary)
@@ -259,7 +258,9 @@ def named(documents: Sequence[Document], excerpt: Excerpt) -> Document:
     return Document(name, document.text[excerpt.start : excerpt.end])
 
 
-def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[tuple[int, int]]]:
+def encode_message(
+    message: Message, tokenizer: Tokenizer
+) -> tuple[str, list[int], list[tuple[int, int]]]:
     """Encode a message in the model's chat format.
 
     Without a chat format, the system prompt and the turns follow one another, with an empty line

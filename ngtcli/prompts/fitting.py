@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ngtcli.errors import ContextOverflowError
 from ngtcli.models.control import Encoding
 from ngtcli.models.tokenizer import Tokenizer, piece_end
-from ngtcli.prompts.build import Prompt, Task, code
+from ngtcli.prompts.build import Prompt, Task, encode_message
 from ngtcli.prompts.reports import Cut
 from ngtcli.system import reporting
 from ngtcli.words import counted, short
@@ -196,7 +196,7 @@ def frame_tokens(task: Task) -> int:
     frame = task.frame
     if count_tokens(task, [frame.whole], 2 * task.room, len(frame.whole)) > 2 * task.room:
         raise no_room(task)
-    tokens = len(code(frame, task.tokenizer)[1])
+    tokens = len(encode_message(frame, task.tokenizer)[1])
     if tokens >= task.room:
         raise no_room(task)
     return tokens

@@ -14,10 +14,10 @@ from ngtcli.documents.passages import Cutting, place
 from ngtcli.documents.selection import Coverage, Excerpt, Scores
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.models.recommended import is_demonstration
-from ngtcli.prompts.build import Prompt, Task, code, named
+from ngtcli.prompts.build import Prompt, Task, encode_message, named
 from ngtcli.prompts.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompts.reports import Chosen, Selection
-from ngtcli.prompts.splitting import BETWEEN, fits, joined
+from ngtcli.prompts.splitting import BETWEEN, complete_prompt, joined
 from ngtcli.prompts.turns import earlier_questions, first_kept
 from ngtcli.retrieval.ranking import RankedPassage, Ranker, Ranking
 from ngtcli.retrieval.search import Search
@@ -31,9 +31,9 @@ T = TypeVar("T")
 _MAX_TOO_LONG = 20  # passages that are skipped because they do not fit, before the search ends
 # The default length of all passages: a share of the room, so that more is read with a longer
 # context, but no more tokens than a small model on a CPU reads in about 20 seconds, and no fewer
-# passages than _MIN_PASSAGES. The three numbers are guesses. Measured on 1,581 paragraphs: 90% of
-# questions have theirs among the best five, 94% among the best ten. More passages mislead small
-# models.
+# passages than _MIN_PASSAGES. The three numbers are guesses. Measured on 1,581 paragraphs: for
+# 90% of questions theirs is among the best five passages, for 94% among the best ten. More passages
+# mislead small models.
 _SHARE = 0.25
 _MAX_TOKENS = 4000
 _MIN_PASSAGES = 5
@@ -98,12 +98,12 @@ def prompt_for(task: Task, settings: Settings) -> Prompt:
         prompt = _retrieve(task, settings)
     else:
         without_turns = replace(task, turns=())
-        complete = fits(without_turns) if task.turns else None
+        complete = complete_prompt(without_turns) if task.turns else None
         if complete is None:
             prompt = fit_prompt(without_turns, overflow)
         else:
             prompt = _with_turns(task, complete)
-    if task.compares and prompt.coverage is None:
+    if task.with_coverage and prompt.coverage is None:
         prompt = replace(prompt, coverage=_coverage(task, settings))
     for sentence in cut_words(prompt.cuts):
         reporting.warn(sentence)
@@ -116,7 +116,7 @@ def prompt_for(task: Task, settings: Settings) -> Prompt:
 
 
 def skips_model(prompt: Prompt, settings: Settings) -> bool:
-    """Return whether a question is answered without the model, as no passage has its words.
+    """Return whether a question is not put to the model: no passage has enough of its words.
 
     The built-in model quotes a sentence for any question. Other models can say that a text has no
     answer, and know synonyms of the question's words: they are asked.
@@ -152,22 +152,22 @@ def _selection_words(selection: Selection, settings: Settings) -> str:
     return f"{why}: {read} of {passages} {verb} read{origin}{advice}"
 
 
-def _with_turns(task: Task, without_turns: Prompt) -> Prompt:
+def _with_turns(task: Task, prompt_without_turns: Prompt) -> Prompt:
     """Return the prompt of all documents and of the turns that fit.
 
     Args:
         task: The task.
-        without_turns: The prompt without turns.
+        prompt_without_turns: The prompt without turns.
     """
     if task.turns:
-        complete = fits(task)
+        complete = complete_prompt(task)
         if complete is not None:
             return complete
 
     def make(shorter: Task) -> Prompt | None:
-        return fits(shorter) if shorter.turns else without_turns
+        return complete_prompt(shorter) if shorter.turns else prompt_without_turns
 
-    room = task.room - len(without_turns.ids) + _tokens(task, task.question)
+    room = task.room - len(prompt_without_turns.ids) + _tokens(task, task.question)
     prompt, left_out = _with_fewer(task, room, make)
     return replace(prompt, left_out=left_out)
 
@@ -179,7 +179,8 @@ def _with_fewer(
 
     Args:
         task: The task.
-        room: The tokens that turns and question may have. Turns that do not fit are left out first.
+        room: The tokens that turns and question may have. Turns that exceed it are left out before
+            `make` is called.
         make: Makes the result from a task with fewer turns; returns None if there are too many.
         passage_tokens: The expected tokens of the passages of a question.
 
@@ -224,7 +225,7 @@ def _retrieve(task: Task, settings: Settings) -> Prompt:
             hint="Use --overflow truncate to cut the documents.",
         )
     without_turns = replace(task, turns=())
-    complete = fits(without_turns)
+    complete = complete_prompt(without_turns)
     frame = frame_tokens(replace(without_turns, documents=()))
     max_complete = settings.retrieval.whole_tokens or task.room
     if complete is not None and len(complete.ids) - frame <= max_complete:
@@ -271,7 +272,7 @@ def _coverage(task: Task, settings: Settings, index: "Index | None" = None) -> C
     reranker finds passages in other words than those of the question.
     """
     retrieval = settings.retrieval
-    if not (task.compares and task.documents):
+    if not (task.with_coverage and task.documents):
         return None
     if task.turns or retrieval.embedder or retrieval.reranker:
         return None
@@ -290,7 +291,8 @@ def _leave_room(task: Task, settings: Settings, room: int) -> tuple[Task, int, i
     Args:
         task: The task.
         settings: The settings.
-        room: The tokens that passages may have without turns. They get at most half of it.
+        room: The tokens that passages may have without turns. At most half of it is kept free for
+            them: turns are left out only while less is free.
 
     Returns:
         The task with the other turns, the room for passages, and how many questions are left out.
@@ -307,7 +309,7 @@ def _leave_room(task: Task, settings: Settings, room: int) -> tuple[Task, int, i
     needed = min(desired, room // 2)
 
     def make(shorter: Task) -> tuple[Task, int] | None:
-        _, token_ids, _ = code(shorter.message(()), shorter.tokenizer)
+        _, token_ids, _ = encode_message(shorter.message(()), shorter.tokenizer)
         remaining = shorter.room - len(token_ids)
         if remaining < needed and shorter.turns:
             return None

@@ -49,7 +49,7 @@ class _Piece:
     begins: bool
 
 
-def fits(task: Task) -> Prompt | None:
+def complete_prompt(task: Task) -> Prompt | None:
     """Return the prompt with all documents if it leaves room for the answer, else None."""
     prompt = whole_prompt(task)
     if isinstance(prompt, Prompt) and len(prompt.ids) <= task.room:
@@ -63,7 +63,7 @@ def whole_or_parts(task: Task) -> Prompt | list[Part]:
     Raises:
         ContextOverflowError: There is no room for documents.
     """
-    prompt = fits(task)
+    prompt = complete_prompt(task)
     return split(task) if prompt is None else prompt
 
 

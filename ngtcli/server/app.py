@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ngtcli import errors
 from ngtcli.config import Settings
-from ngtcli.engine.answers import Submitted
+from ngtcli.engine.answers import RequestHandle
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import Ended, Event, Message, Prompted, Stepped
 from ngtcli.server import wire
@@ -105,7 +105,7 @@ class Commands:
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._threads = Threads()
-        self._submitted: dict[str, Submitted] = {}  # requests being answered, by their ids
+        self._submitted: dict[str, RequestHandle] = {}  # requests being answered, by their ids
         self._cancelled_early = deque[str](maxlen=_MAX_EARLY)
 
     @property

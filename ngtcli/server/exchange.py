@@ -16,7 +16,7 @@ from starlette import requests as http
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ngtcli.engine.answers import Answers, OnEvent, Submits, Submitted
+from ngtcli.engine.answers import Answers, OnEvent, RequestHandle, RequestService
 from ngtcli.engine.events import Answer, Ended, Event
 from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError, unexpected
@@ -62,7 +62,7 @@ class Threads:
 
 
 async def events_of(
-    submitted: Submitted, queue: "EventQueue"
+    submitted: RequestHandle, queue: "EventQueue"
 ) -> AsyncGenerator[Event | None, None]:
     """Yield the events of a request; None if nothing came for a while. Raises NgtError.
 
@@ -98,7 +98,9 @@ class EventQueue:
         return await self._events.get()
 
 
-async def answered(answers: Submits, request: Request, owner: str) -> AsyncGenerator[Event | None]:
+async def answered(
+    answers: RequestService, request: Request, owner: str
+) -> AsyncGenerator[Event | None]:
     """Yield the events of a request as far as its owner may see them; None for a pause."""
     queue = EventQueue()
     submitted = answers.submit(request, queue.put, owner=owner)
@@ -118,8 +120,8 @@ class Threaded:
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
 
-    def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> Submitted:
-        """As `Submits.submit`."""
+    def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> RequestHandle:
+        """As `RequestService.submit`."""
         return _Thread(self._answers.ask(request, owner=owner), on_event)
 
 
@@ -133,7 +135,7 @@ class _Thread:
         threading.Thread(target=self._run, daemon=True).start()
 
     def cancel(self) -> None:
-        """As `Submitted.cancel`: the answer ends at its next event."""
+        """As `RequestHandle.cancel`: the answer ends at its next event."""
         self._is_cancelled = True
 
     def _run(self) -> None:

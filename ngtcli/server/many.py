@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.engine.events import Drawn, Ended, Message, Outcome, report_to
+from ngtcli.engine.events import BatchItem, Ended, Message, Outcome, report_to
 from ngtcli.engine.request import OtherModelError, Request
 from ngtcli.errors import NgtError, unexpected
 from ngtcli.server.client import NotServedError, OtherStampError, Remote, RemoteAnswer
@@ -39,10 +39,10 @@ class ServedRun:
         self._loaded = settings.model
         self._events: SimpleQueue[tuple[RemoteAnswer, Any]] = SimpleQueue()
         self._asked: dict[RemoteAnswer, tuple[Any, Request]] = {}
-        self.left: list[Drawn] = []
+        self.left: list[BatchItem] = []
         self.why_left = "the server has ended"
 
-    def outcomes(self, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
+    def outcomes(self, draw: Callable[[bool], BatchItem | None]) -> Generator[Outcome]:
         """Yield the answers as they come, in any order. Closing it cancels unfinished requests.
 
         `draw` returns the next request, or None if none is there yet. If no request is

@@ -38,7 +38,7 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import place
 from ngtcli.documents.quotes.sources import Source
 from ngtcli.documents.text import utf8
-from ngtcli.engine.answers import Submits
+from ngtcli.engine.answers import RequestService
 from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.errors import NgtError
 from ngtcli.render.terminal import one_line
@@ -236,7 +236,7 @@ class Tools:
     """
 
     def __init__(
-        self, service: Service, answers: Submits, activity: Activity | None = None
+        self, service: Service, answers: RequestService, activity: Activity | None = None
     ) -> None:
         self._service = service
         self._answers = answers

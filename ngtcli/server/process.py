@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ngtcli import __version__
 from ngtcli.config import Settings
-from ngtcli.engine.answers import OnEvent, Submitted
+from ngtcli.engine.answers import OnEvent, RequestHandle
 from ngtcli.engine.request import Request
 from ngtcli.errors import BusyError, NgtError, unexpected
 from ngtcli.models.checkpoint import BUILTIN, BUILTIN_PATH, find
@@ -123,8 +123,8 @@ class Server:
         """Return whether requests must be answered elsewhere, since this server stops."""
         return self._resident is None or self._stop_if_changed() or self._is_stopping.is_set()
 
-    def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> Submitted:
-        """As `Submits.submit`. Raises BusyError."""
+    def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> RequestHandle:
+        """As `RequestService.submit`. Raises BusyError."""
         if self._resident is None:
             raise BusyError("no model is loaded", hint="Try again later.")
         return self._resident.submit(request, on_event, owner=owner)

@@ -122,7 +122,7 @@ class unbroken:  # noqa: N801
                 _handle(number)
 
 
-class without_collection:  # noqa: N801
+class without_garbage_collection:  # noqa: N801
     """A block without garbage collection; what it imports is excluded from collection for good.
 
     torch and transformers create a million objects that are never freed, and scanning them takes a

@@ -170,7 +170,7 @@ def test_a_run_that_does_not_stay_starts_nothing_that_cannot_be_stored(
         run = ngt(*ASK)
         assert run.returncode == 0
         assert json.loads(run.stdout)["drafted_by"] == "prompt-lookup"
-        assert b"compiled drafting code cannot be stored" in run.stderr
+        assert b"a compiled part of ngt cannot be stored" in run.stderr
         assert b"once" not in run.stderr
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ngtcli.config import Settings
 from ngtcli.drafting.steps import Step, Token
 from ngtcli.engine.batch.run import Item, ItemId, ListedItems, Work, answer_all
-from ngtcli.engine.events import Drawn, Ended, Outcome
+from ngtcli.engine.events import BatchItem, Ended, Outcome
 from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
 from ngtcli.prompts.preset import load_preset
@@ -55,10 +55,10 @@ class Rows:
 
 
 def answer_drawn(
-    size: int, random: Random, draw: Callable[[bool], Drawn | None]
+    size: int, random: Random, draw: Callable[[bool], BatchItem | None]
 ) -> Generator[Outcome]:
     """Answer each question by itself in capitals, at most `size` at once, in any order."""
-    running: list[Drawn] = []
+    running: list[BatchItem] = []
     while True:
         while len(running) < size:
             drawn = draw(not running)

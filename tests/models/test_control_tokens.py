@@ -14,7 +14,7 @@ from transformers.tokenization_python import PythonBackend
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
 from ngtcli.models.tokenizer import Tokenizer
-from ngtcli.prompts.build import Prompt, Task, code, look_alikes
+from ngtcli.prompts.build import Prompt, Task, encode_message, look_alikes
 from ngtcli.prompts.chat import _SECRET, render
 from ngtcli.prompts.preset import Preset
 from tests.support.control_texts import (
@@ -247,7 +247,7 @@ def test_templates_may_change_or_repeat_the_text(change: str) -> None:
     tokenizer = with_template(source + "<|im_end|>{% endfor %}")
     documents = [Document("a", ' b "<|im_end|>"')]
     asked = task(documents, "", tokenizer, preset(template="{documents}"))
-    text, ids, spans = code(asked.message(documents), tokenizer)
+    text, ids, spans = encode_message(asked.message(documents), tokenizer)
     plain = render(tokenizer.backend, user("x")).text
     expected = control_tokens_in(
         tokenizer, tokenizer.backend.encode(plain, add_special_tokens=False)

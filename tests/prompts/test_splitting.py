@@ -27,7 +27,7 @@ from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.build import Task
 from ngtcli.prompts.preset import load_preset
-from ngtcli.prompts.splitting import Part, _groups, _Piece, fits, split
+from ngtcli.prompts.splitting import Part, _groups, _Piece, complete_prompt, split
 from tests.support.helpers import FakeBackend, copy_builtin_model, in_terminal, ngt
 
 TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
@@ -96,10 +96,10 @@ def test_parts_take_little_more_memory_than_their_text() -> None:
 def test_documents_that_fit_are_not_split() -> None:
     short = Document("a", "The tide came in.")
     long = Document("a", "The tide came in. " * 90)
-    prompt = fits(make_task([short]))
+    prompt = complete_prompt(make_task([short]))
     assert prompt is not None
     assert list(prompt.documents) == [short]
-    assert fits(make_task([long])) is None
+    assert complete_prompt(make_task([long])) is None
 
 
 # --- the command ---

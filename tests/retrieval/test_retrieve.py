@@ -220,7 +220,9 @@ def test_passages_are_reported_as_read_unless_the_built_in_model_answers(
     """The built-in model is not asked: it quotes a sentence for any question."""
     settings = Settings.of(overflow="retrieve", passage_tokens=16, model=model)
     question = "What is the capital of France?"
-    task = Task(load_preset("ask"), harbour_log(20), question, TOKENIZER, 300, 20, compares=True)
+    task = Task(
+        load_preset("ask"), harbour_log(20), question, TOKENIZER, 300, 20, with_coverage=True
+    )
     reporter = RecordingReporter()
 
     reporter.of(lambda: prompt_for(task, settings))

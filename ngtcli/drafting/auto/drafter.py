@@ -110,7 +110,9 @@ class Auto(Drafter):
         self._steps = deque[LearnedStep](maxlen=_REMEMBERED)
         self._growth: Growth | None = None  # The search that this step's draft was taken from.
         self._searched = 0  # The maximum number of nodes of this step's search.
-        self._nodes_paid = _MAX_NODES  # How many nodes the last draft had.
+        # The nodes of the last draft, as many as were expected to pay off. Before the first: no
+        # bound.
+        self._nodes_paid = _MAX_NODES
         # Running mean of the probability of a tree's last node, 0 for a tree that is not full.
         self._last_probability = 0.0
         # Decaying sums over the last steps: the seconds of their forward passes, and the tokens
@@ -251,7 +253,9 @@ class Auto(Drafter):
     # --- a draft, as `propose_together` makes it ---
 
     def search(self, log: TokenLog, room: Room) -> npt.NDArray[np.float64] | None:
-        """Find the likeliest nodes; return their descending probabilities, None in a pause.
+        """Find the likeliest nodes; return their descending probabilities.
+
+        Returns None in a pause, or without room.
 
         If few nodes paid off in the last step, few are searched. A chain is searched to its end,
         which costs little.
@@ -303,7 +307,7 @@ class Auto(Drafter):
         tree = DraftTree(tuple(rows[0]), tuple(rows[1]), origins=rows[2], names=self.origins)
         return Draft(tree, top_k)
 
-    def rest_unless(self, pays: bool) -> bool:
+    def note_whether_paid(self, pays: bool) -> bool:
         """Learn whether the last draft paid off; return whether a pause begins."""
         return self._pause.learn(pays)
 
@@ -313,8 +317,8 @@ def propose_together(
 ) -> list[Draft]:
     """Draft for the sequences of one forward pass, together no more nodes than pay off.
 
-    All drafters have the same `Shared`. If searching has a cost, a sequence none of whose nodes pay
-    off pauses.
+    All drafters have the same `Shared`. If searching has a cost, drafting pauses for a sequence if
+    none of its nodes pays off.
     """
     if not drafters:
         return []
@@ -338,7 +342,7 @@ def propose_together(
         drafts.append(drafter.take(nodes))
         if policy is not None:
             pays = paying > 0 or policy.drafts_cheaply(len(drafters))
-            policy.pauses += drafter.rest_unless(pays)
+            policy.pauses += drafter.note_whether_paid(pays)
     if searched:
         shared.note_search(time.perf_counter() - started)
     return drafts

@@ -61,7 +61,7 @@ class Akunu(Indexed):
         token = self.token_ids[position]
         counts = self._counts.setdefault(context, {})
         best = self._best.get(context, -1)
-        self.undo_below(position + 1, partial(self._uncount, context, token, best))
+        self.undo_if_shorter_than(position + 1, partial(self._uncount, context, token, best))
         counts[token] = counts.get(token, 0) + 1
         if counts[token] > counts.get(best, 0):
             self._best[context] = token

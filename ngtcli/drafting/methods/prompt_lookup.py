@@ -6,8 +6,9 @@ tokens after the first match, at most `num_output_tokens` of them.
 
 Details:
 - Of several matches of one length, the first in the text wins.
-- A match counts only if a token follows it. It may overlap the suffix, and the draft ends where the
-  text ends, so that it may be a single token.
+- A match counts only if a token follows it. It may overlap the last tokens. The draft ends where
+the
+  text ends, so a draft may be a single token.
 - The n-gram is shorter than the text: in a text of three tokens it has at most two.
 - The defaults are Saxena's 3 and 10. `transformers` also drafts 10 tokens, but matches 2.
 
@@ -50,7 +51,7 @@ class PromptLookup(Indexed):
                 ngram = tuple(token_ids[position - size : position])
                 if ngram not in self._follows:
                     self._follows[ngram] = position
-                    self.undo_below(position + 1, partial(self._follows.pop, ngram))
+                    self.undo_if_shorter_than(position + 1, partial(self._follows.pop, ngram))
 
     def draft(self, budget: int) -> DraftTree:
         token_ids = self.token_ids

@@ -131,7 +131,7 @@ class TrieDrafter(Indexed):
             return
         for position in range(max(start, self.prompt_length), len(self.token_ids)):
             undo = self._output.extend_by(self.token_ids[position])
-            self.undo_below(position + 1, undo)
+            self.undo_if_shorter_than(position + 1, undo)
 
     def draft(self, budget: int) -> DraftTree:
         for length in range(min(self.settings.lp, len(self.token_ids)), 0, -1):
@@ -162,25 +162,28 @@ class TrieDrafter(Indexed):
         heap: list[tuple[int, int, int, int, int, Match, Iterator[Child]]] = []
         pushed = 0
 
-        def push(parent: int, level: int, siblings: Iterator[Child]) -> None:
+        def push_next(parent: int, level: int, siblings: Iterator[Child]) -> None:
+            """Push the next sibling; the others wait until it is popped."""
             nonlocal pushed
-            for token, count, match in siblings:
-                pushed += 1
-                # The paper's frequency: it counts an occurrence once for each window of n tokens
-                # that has all of it, and its first token among the first lp.
-                frequency = count * min(lp, n - level + 1)
-                heappush(heap, (-frequency, level, pushed, token, parent, match, siblings))
+            child = next(siblings, None)
+            if child is None:
                 return
+            token, count, match = child
+            pushed += 1
+            # The paper's frequency: an occurrence counts once for each window of n tokens that
+            # contains it and in which it starts among the first lp tokens.
+            frequency = count * min(lp, n - level + 1)
+            heappush(heap, (-frequency, level, pushed, token, parent, match, siblings))
 
-        push(-1, depth + 1, self._children(start, depth))
+        push_next(-1, depth + 1, self._children(start, depth))
         while heap and len(tokens) < budget:
             frequency, level, _, token, parent, match, siblings = heappop(heap)
             tokens.append(token)
             parents.append(parent)
             priority.append(-frequency)
-            push(parent, level, siblings)
+            push_next(parent, level, siblings)
             if level < n:
-                push(len(tokens) - 1, level + 1, self._children(match, level))
+                push_next(len(tokens) - 1, level + 1, self._children(match, level))
         return in_depth_first_order(tokens, parents, priority) if tokens else None
 
     def _children(self, match: Match, depth: int) -> Iterator[Child]:

@@ -244,7 +244,7 @@ class Trtllm(Indexed):
         else:
             changes: list[Change] = []
             self._pool.learn(token_ids[start:], longest, changes)
-            self.undo_below(len(token_ids), partial(self._go_back, start, changes))
+            self.undo_if_shorter_than(len(token_ids), partial(self._go_back, start, changes))
         reach = self.options.max_draft_len + self.options.max_matching_ngram_size - 1
         self._start = max(0, len(token_ids) - reach)
         return longest

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from ngtcli.engine.events import Drawn, Ended, Outcome
+from ngtcli.engine.events import BatchItem, Ended, Outcome
 from ngtcli.engine.no_answer import caught
 from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
@@ -22,7 +22,7 @@ from ngtcli.errors import NgtError
 Work = Generator[Sequence[Request], Sequence[Ended], object]
 
 # Answers what it draws, in any order: `engine.drivers.run`, or that of a server.
-AnswerDrawn = Callable[[Callable[[bool], Drawn | None]], Generator[Outcome]]
+AnswerItems = Callable[[Callable[[bool], BatchItem | None]], Generator[Outcome]]
 
 
 class ItemId(NamedTuple):
@@ -117,7 +117,7 @@ class _OpenItem:
 
 
 def answer_all(
-    items: Items, results: Results, answer_drawn: AnswerDrawn, progress: Progress
+    items: Items, results: Results, answer_drawn: AnswerItems, progress: Progress
 ) -> int:
     """Answer all items, and return how many of them failed.
 
@@ -132,7 +132,7 @@ def answer_all(
         return run.failures
     drawn_before = [first]
 
-    def draw(waits: bool) -> Drawn | None:
+    def draw(waits: bool) -> BatchItem | None:
         return drawn_before.pop() if drawn_before else run.draw(waits)
 
     with closing(answer_drawn(draw)) as outcomes:
@@ -151,7 +151,7 @@ class _Run:
         self._open: list[_OpenItem] = []
         self.failures = 0
 
-    def draw(self, waits: bool) -> Drawn | None:
+    def draw(self, waits: bool) -> BatchItem | None:
         """Return the next request, first those of items in progress; None if there is none.
 
         With `waits`, wait for an item; then None is the end.

@@ -20,7 +20,7 @@ from ngtcli.engine.vllm import keeper
 from ngtcli.errors import MissingDependencyError, NgtError, UsageError
 from ngtcli.models.checkpoint import fetch
 from ngtcli.models.quantized import name_of
-from ngtcli.system.process import without_collection
+from ngtcli.system.process import without_garbage_collection
 from ngtcli.words import plain_number
 
 T = TypeVar("T")
@@ -213,7 +213,7 @@ class VllmEngine:
 
     def _start(self, settings: Settings, sequences: int) -> None:
         try:
-            with without_collection():
+            with without_garbage_collection():
                 from vllm import SamplingParams
                 from vllm.engine.arg_utils import AsyncEngineArgs
                 from vllm.platforms import current_platform

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ngtcli.system.process import without_collection
+from ngtcli.system.process import without_garbage_collection
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def _model_files_listed_once() -> Iterator[None]:
         module.create_import_structure_from_path = list_files
 
 
-with without_collection():
+with without_garbage_collection():
     import torch  # noqa: F401 - imported for its side effect: later imports take no time
 
     with _without_scipy(), _model_files_listed_once():

@@ -19,7 +19,7 @@ from ngtcli.bench.prompts import Item
 from ngtcli.bench.records import Generation, by_prompt, take
 from ngtcli.bench.summary import row_of
 from ngtcli.config import Settings
-from ngtcli.decoding.memory_limits import fits
+from ngtcli.decoding.memory_limits import ran_within_memory
 from ngtcli.decoding.model import TargetModel
 from ngtcli.documents.load import Document
 from ngtcli.engine.local import LocalSession
@@ -156,7 +156,7 @@ def distributions(model: TargetModel, passage: Passage) -> Iterator[tuple[Tensor
         results.append(logits[-count:])
 
     with torch.inference_mode():
-        if not fits(model, forward):
+        if not ran_within_memory(model, forward):
             raise ContextOverflowError(
                 f"out of memory in a pass over {len(passage.ids)} tokens",
                 hint="Give shorter prompts.",

@@ -6,18 +6,18 @@ each source s and order k, the match is where the last k tokens are in the sourc
 predicts by its counts, and passes the rest of the probability on: its escape probability. This is
 prediction by partial matching (PPM; Cleary & Witten 1984, section II), with several texts in place
 of one. Escape probabilities come from counts of the events themselves, as in methods C and D
-(Moffat 1990; Howard 1993), but are learned online, for each source, order and bucket of a match:
+(Moffat 1990; Howard 1993), but are learned online, for each source, order and bucket of a
+match (a class of matches with similar counts, `bucket_of` in forms.py):
 
     escape_mass = 1
-    for each prediction, in this order:
-        what is copied (copies.py)
-        what each learned head proposes
-        for k in orders, longest first:
-            for s in sources, in the order of their table: the match of the last k tokens, if any
-
+    for each prediction:
         e = escape probability of (source, order, bucket)
         P(token) += escape_mass * (1 - e) * count(token after the match) / count(the match)
         escape_mass *= e
+
+Predictions come in this order: what is copied (copies.py); what each learned head proposes; then,
+from the longest order k to the shortest, the match of the last k tokens in each source, in the
+order of the sources' table.
 
 There is no exclusion: a token that a longer match predicted gets more from the shorter ones.
 """
@@ -60,8 +60,8 @@ class Query(NamedTuple):
 
     Attributes:
         keys: int32 (predictions, 5).
-        masses: float64 (predictions, 2): the probability that a prediction gives away, and how
-            often anything followed its match.
+        masses: float64 (predictions, 2): the probability that a prediction gives to tokens, and
+            how often anything followed its match.
     """
 
     keys: npt.NDArray[np.int32]
@@ -98,7 +98,7 @@ def advance_path(tables: Any, matches: Any, token: int) -> None:
 
 
 @njit()
-def match_end(plain: Any, matches: Any, token_ids: Any) -> None:
+def advance_all(plain: Any, matches: Any, token_ids: Any) -> None:
     """Extend matches by all of `token_ids`, int32; `plain` are PlainTables."""
     for token in token_ids:
         advance(named(plain), matches, token)
@@ -109,7 +109,7 @@ def ask(tables: Any, matches: Any, escape: Any, least: float, query: Any) -> Any
     """List the predictions of the next token in `query`; return their number and the mass left.
 
     The mass is the probability that no listed prediction gives to a token. A prediction that gives
-    away less than `least` is left out. The list ends when less than `least` is left.
+    tokens less than `least` is left out. The list ends when less than `least` is left.
     """
     n = 0
     mass = 1.0

@@ -34,7 +34,7 @@ PLACE, HELD, DEPARTED, BROKEN, BEFORE, BEHIND = range(6)
 # Columns of `sizes`: the number of tokens of the text, and the indices at which the answer and the
 # prompt begin in it.
 USED, ANSWER, PROMPTED = range(3)
-LIKE_SEGMENT, PROMPT_SEGMENT, ANSWER_SEGMENT = range(3)
+PREDICTED_SEGMENT, PROMPT_SEGMENT, ANSWER_SEGMENT = range(3)
 WAYS = 2  # Ways to continue after a departure: tokens were replaced, or inserted.
 _KEY = CONFIG.copy_key
 _WINDOW = CONFIG.copy_window
@@ -179,7 +179,7 @@ def segment_of(copies: Any, state: Any) -> int:
     """Return the segment that is copied from."""
     if state[PLACE] >= copies.sizes[ANSWER]:
         return ANSWER_SEGMENT
-    return LIKE_SEGMENT if state[PLACE] < copies.sizes[PROMPTED] else PROMPT_SEGMENT
+    return PREDICTED_SEGMENT if state[PLACE] < copies.sizes[PROMPTED] else PROMPT_SEGMENT
 
 
 @njit(inline="always")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ngtcli.drafting.auto.core.copies import LIKE_SEGMENT
+from ngtcli.drafting.auto.core.copies import PREDICTED_SEGMENT
 from ngtcli.drafting.auto.core.forms import TRIE
 from ngtcli.drafting.auto.sources.source import ORDERS, Floats, Ints, Resources, Source, fitted
 from ngtcli.drafting.drafter import Context
@@ -27,7 +27,7 @@ class PredictedSource(Source):
 
     origin = PREDICTED
     form = TRIE
-    segment = LIKE_SEGMENT
+    segment = PREDICTED_SEGMENT
 
     def __init__(self, resources: Resources) -> None:
         self.table = tuple(_EMPTY.arrays)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from ngtcli.drafting.auto.config import CONFIG
-from ngtcli.drafting.auto.core.blend import match_end
+from ngtcli.drafting.auto.core.blend import advance_all
 from ngtcli.drafting.auto.core.forms import ROW, SORTED, TABLE, TRIE, PlainTables
 from ngtcli.drafting.auto.core.learning import learn_output
 from ngtcli.drafting.auto.escapes import EscapeTallies
@@ -144,7 +144,7 @@ class Sources:
         self.last = int(token_ids[-1]) if len(token_ids) else 0
         for source in self._all:
             source.start_matching()
-        match_end(self.arrays, self.matches, np.asarray(token_ids[-ORDERS:], np.int32))
+        advance_all(self.arrays, self.matches, np.asarray(token_ids[-ORDERS:], np.int32))
         if self._heads_only:
             self._leave_out()
 
