@@ -26,7 +26,7 @@ LEFT_OUT = {
     "locked.pdf": "encrypted",
     "scan.pdf": "its 2 pages have no text: a scan, or pictures",
 }
-# Of the files with any: their headings, and what is told of them.
+# The headings and the warnings of each file that has some. Other files must have none.
 ABOUT: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "orchard.docx": (["The orchard", "Harvest"], ()),
     "strict.docx": (["The orchard", "Harvest"], ()),
@@ -98,7 +98,7 @@ FLOWED = b"Content-Type: text/plain; format=flowed"
 HEAD_SEEN = "From: a@x.example\nSubject: S"
 LETTER = ("The whole letter, in many words. " * 4).strip()
 TEXTS = {
-    # Tables: what Excel says is between cells, escapes, one column, other signs.
+    # Tables: a separator declared by Excel's `sep=` line, escapes, a single column, others.
     "sep.csv": (b"sep=;\r\na;b\r\n1,5;2\r\n", "a | b\n1,5 | 2"),
     "sep-tab.csv": (b"SEP=\t\na\tb\n", "a | b"),
     "escaped.csv": (
