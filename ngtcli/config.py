@@ -332,14 +332,14 @@ class ModelSettings(_Part):
     )
     dtype: str = _model(
         "auto",
-        "Number format: auto, float32, bfloat16 or float16. auto: the checkpoint's; on a CPU"
-        " float32, unless the CPU multiplies the checkpoint's half precision exactly.",
+        "Number format: auto, float32, bfloat16 or float16. auto: the one that the model is stored"
+        " in; on a CPU float32, unless the CPU computes in the stored 16-bit format exactly.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     quantize: str = _loads(
         "none",
-        "none, or int8: run linear layers and experts in 8 bits on a CPU. It takes a quarter of the"
-        " memory of float32 and is usually faster; the text may differ slightly.",
+        "none, or int8: run linear layers and experts in 8 bits on a CPU. It takes half"
+        " of the memory of 16-bit weights and is usually faster; the text may differ slightly.",
         Use.COMMON,
         choices=("none", "int8"),
     )
@@ -442,7 +442,7 @@ class DraftingSettings(_Part):
     exact: str = _drafting(
         "auto",
         "Guarantee the tokens of plain decoding also in bfloat16 and float16; may be slower."
-        " auto: only where that costs no speed.",
+        " Without this flag (auto): only where that costs no speed.",
         Use.NGT | Use.COMMON,
         choices=SWITCH,
     )
@@ -469,13 +469,15 @@ class AnswerSettings(_Part):
 
     max_tokens: int = _answer(
         256,
-        f"Maximum length of an answer in tokens; {FORM_TOKENS} for structured output unless set.",
+        f"Maximum length of an answer in tokens; {FORM_TOKENS} with --schema, --regex, --choices or"
+        " --quote unless set.",
         Use.COMMON,
         within=(1, 10**6),
     )
     think: str = _answer(
         "auto",
-        "Reasoning models: think before the answer, or not. auto is the model's own default.",
+        "on, off or auto: whether a reasoning model thinks before the answer. auto: as the model"
+        " itself does.",
         Use.COMMON,
         choices=("on", "off", "auto"),
     )
@@ -599,8 +601,8 @@ class RetrievalSettings(_Part):
     )
     passages: int = _for_passages(
         -1,
-        "Most passages to read; 0: as many as fit; -1: up to a quarter of the model's context and"
-        " 4,000 tokens. The built-in model reads 1.",
+        "Maximum number of passages to read; 0: as many as fit; -1: as many as fit into a quarter"
+        " of the model's context, but at most 4,000 tokens. The built-in model reads 1.",
         within=(-1, 10**6),
     )
     passage_tokens: int = _for_passages(

@@ -42,7 +42,7 @@ def summarize(
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,
     per_file: Annotated[bool, _PER_FILE] = False,
-    limit: options.EachLimitOption = 0,
+    limit: options.PerFileLimitOption = 0,
     restart: options.RestartOption = False,
     *,
     answer_flags: AnswerFlags,

@@ -41,7 +41,9 @@ from ngtcli.words import counted, nearest
 
 _LEAVE = "Ctrl-D or /quit leaves."
 _QUIT = ("quit", "exit", "bye", "q")  # the first, and names that other programs use
-_CONTINUE = typer.Option("--continue", help="Continue the conversation that was saved last.")
+_CONTINUE = typer.Option(
+    "--continue", help="Continue the conversation that /save FILE.json saved last."
+)
 
 
 @command("chat", settings=tuple(SETTINGS))

@@ -71,15 +71,16 @@ _OUT = options.file_option(
 )
 _SOURCES = typer.Option(
     "--sources",
-    metavar="columns",
-    help="Add columns for the source and probability of each value to a CSV or TSV.",
+    metavar='"columns"',
+    help="columns (the only value): add the source and probability of each value to a CSV or TSV.",
 )
 _DOUBT = typer.Option(
     "--doubt",
     min=0.0,
     max=1.0,
-    help="Name values less sure than this and mark them in the table. Without this flag, values"
-    " below 0.75 are only named.",
+    help="List values whose probability is below this in a message, and mark them in the table."
+    " Without this flag: a message for values below 0.75, and no marks.",
+    show_default=False,
 )
 _HTML = options.file_option(
     "--html", help="Also write an HTML page that links the table to its documents."

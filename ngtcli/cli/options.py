@@ -46,7 +46,7 @@ DocsOption = Annotated[
         "--docs",
         "-d",
         metavar="PATH",
-        help="Document: a file, folder, glob or -; repeat -d for each.",
+        help="A file, folder, glob or -, as PATH; repeat -d for each.",
     ),
 ]
 ThinkingOption = Annotated[
@@ -58,10 +58,10 @@ ForceOption = Annotated[
     typer.Option("--force", help="Overwrite a file that ngt did not write, or that was edited."),
 ]
 EachLimitOption = Annotated[
-    int,
-    typer.Option(
-        "--limit", min=0, help="With --each or --per-file: only the first N files; 0: all."
-    ),
+    int, typer.Option("--limit", min=0, help="With --each: only the first N files; 0: all.")
+]
+PerFileLimitOption = Annotated[
+    int, typer.Option("--limit", min=0, help="With --per-file: only the first N files; 0: all.")
 ]
 LimitOption = Annotated[
     int, typer.Option("--limit", min=0, help="Process only the first N files or lines; 0: all.")

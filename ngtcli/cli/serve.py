@@ -43,7 +43,8 @@ TASKS = ("ask", "chat", "generate", "summarize")  # whose presets word what is a
 _DOCS = typer.Option(
     "--docs",
     "-d",
-    help="File or folder that HTTP clients ask about, as the model builtin+docs (NAME+docs).",
+    help="File or folder to answer HTTP requests from, if they name the model builtin+docs (with -m"
+    " NAME: NAME+docs).",
 )
 _HTTP = typer.Option(
     "--http", metavar="[HOST:]PORT", help="Serve HTTP on this port. [default: 127.0.0.1:8421]"
@@ -118,7 +119,9 @@ class HttpFlags:
                 return
             with closing(listening):
                 url = f"http://{address.shown(listening.getsockname()[1])}"
-                lines = [f"{url}/ is a page for browsers, {url}/v1 OpenAI's API"]
+                lines = [
+                    f"{url}/ is a page for browsers, {url}/v1 for programs that speak OpenAI's API"
+                ]
                 is_private = address.is_local and not address.keys
                 of_user = is_private and http_guard.knows_users(listening)
                 if is_private and not of_user:
@@ -151,10 +154,10 @@ def _name(model: str) -> str:
 def serve(flags: SettingFlags, context: typer.Context, http_flags: HttpFlags) -> None:
     """Keep a model loaded for fast answers, and serve it over HTTP.
 
-    At http://127.0.0.1:8421 your programs find OpenAI's HTTP API, and your browser a page; other
-    users of the machine have no access. Your ngt commands use the server if they have the same
-    model and model settings. Ctrl-C stops it when the current answers are complete; a second
-    Ctrl-C stops it immediately.
+    At http://127.0.0.1:8421 your browser finds a page, and programs can ask as they would ask
+    OpenAI (the same HTTP API, but nothing leaves the machine). Other users of the machine have no
+    access. Your ngt commands use the server if they have the same model and model settings. Ctrl-C
+    stops it when the current answers are complete; a second Ctrl-C stops it immediately.
     """
     if context.invoked_subcommand:
         if flags or http_flags != HttpFlags():

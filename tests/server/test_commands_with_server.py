@@ -307,7 +307,7 @@ def test_http_is_served_for_its_user_without_a_flag(tmp_path: Path) -> None:
     variables = {"NGT_HOME": str(tmp_path)}
     with Warm("serve", code=DEFAULT_PORT.format(0), **variables) as server:
         first_line = next_line(server).decode()
-        assert first_line.endswith("/v1 OpenAI's API\n")
+        assert first_line.endswith("/v1 is for programs that speak OpenAI's API\n")
         assert b"is ready" in next_line(server)
         [about] = json.loads(ngt("serve", "status", "--json", **variables).stdout)
         assert first_line.startswith(about["http"] + "/ is a page")
