@@ -68,7 +68,8 @@ def test_it_is_attention_over_repeated_keys(groups: int, rows: int, dtype: torch
 def repeated(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     """torch's own attention, the keys of a group copied for each of its heads."""
     groups = query.shape[1] // key.shape[1]
-    keys, values = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    keys = key.repeat_interleave(groups, 1)
+    values = value.repeat_interleave(groups, 1)
     return scaled_dot_product_attention(query, keys, values, mask, scale=scale)
 
 
@@ -79,7 +80,8 @@ def bits_of_a_row_stay(attention: Any, groups: int, rows: int, dtype: torch.dtyp
     for place in (0, 1, rows // 2, rows - 1):
         others, _, _, masks = states(groups, rows, 256, dtype)
         others = others.flip(2)
-        others[:, :, place], masks[:, :, place] = query[:, :, 0], mask[:, :, 0]
+        others[:, :, place] = query[:, :, 0]
+        masks[:, :, place] = mask[:, :, 0]
         found.append(attention(others, key, value, masks, 0.3)[:, :, place])
     return all(torch.equal(found[0], other) for other in found)
 

@@ -114,7 +114,8 @@ def switched_on(model: TargetModel, said: list[str] | None = None) -> TargetMode
 
 def passes(model: TargetModel, count: int = 24) -> list[torch.Tensor]:
     """The scores of passes over random trees, of which random rows are kept."""
-    rng, out = random.Random(3), []
+    rng = random.Random(3)
+    out = []
     model.start(150)
     model.prefill([rng.randrange(VOCABULARY) for _ in range(30)])
     for i in range(count):
@@ -152,7 +153,8 @@ def test_captured_passes_give_the_bits_of_eager_ones(
 def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides: Any) -> None:
     """What a model decides in Python shows, as captures are tried with another token and length."""
     said: list[str] = []
-    model, eager = switched_on(make_target(), said), make_target()
+    model = switched_on(make_target(), said)
+    eager = make_target()
     for one in (model, eager):
         one.passes._run_eagerly = lambda packed, shape, length, step=one.passes._run_eagerly: (
             step(packed, shape, length)[0] + decides(packed, length),
@@ -206,7 +208,8 @@ def test_captured_passes_of_several_texts_attend_to_their_windows_alone(
 ) -> None:
     monkeypatch.setattr("ngtcli.decoding.model.STAYING_DEVICES", {"cpu"})
     model = make_target(family, max_position_embeddings=900)
-    model.context, model.end_ids = 900, frozenset()
+    model.context = 900
+    model.end_ids = frozenset()
     model.hf.generation_config.eos_token_id = None
     ids = random.Random(4).choices(range(4, VOCABULARY), k=300)
     texts = [ids[:length] for length in (5, 90, 200, 300)]
@@ -230,7 +233,8 @@ def test_captures_are_dropped_when_the_buffers_move() -> None:
     model.prefill([8] * 400)
     assert model.passes.captured == 0
     tree = a_tree(3)
-    first, again = model.forward(4, tree), model.forward(4, tree)
+    first = model.forward(4, tree)
+    again = model.forward(4, tree)
     assert model.passes.captured == 1
     with torch.inference_mode():
         eager, *_ = model._tree_pass(model.lay_out([(4, tree)]).packed, Shape(4, 512), model.length)
@@ -240,7 +244,8 @@ def test_captures_are_dropped_when_the_buffers_move() -> None:
 
 def test_a_text_that_is_left_alone_is_captured_again() -> None:
     """It stays in its place of the shared cache, or takes the first, and has its own tokens."""
-    model, ids = make_target("qwen3"), prompts(2, seed=12)
+    model = make_target("qwen3")
+    ids = prompts(2, seed=12)
     model.end_ids = frozenset()
     alone = [plain(model, text, max_tokens=50) for text in ids]
     switched_on(model)
@@ -284,8 +289,10 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(
 ) -> None:
     """Where memory ended a shape is tried again later."""
     said: list[str] = []
-    model, eager = switched_on(make_target(), said), make_target()
-    capture, failures = model.passes._capture, [1]
+    model = switched_on(make_target(), said)
+    eager = make_target()
+    capture = model.passes._capture
+    failures = [1]
     monkeypatch.setattr(captured, "LATER", 5)
 
     def fail(run: Any, example: torch.Tensor) -> Any:
@@ -344,8 +351,11 @@ def with_few_kernels(hf: Any) -> Any:
 
 def test_perceptrons_with_limits_other_widths_or_weights_of_others_stay_as_they_are() -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
-    llama, limited = transformers.LlamaConfig(**sizes), transformers.DeepseekV4Config(**sizes)
-    own, wide, twins = LlamaMLP(llama), LlamaMLP(llama), [LlamaMLP(llama), LlamaMLP(llama)]
+    llama = transformers.LlamaConfig(**sizes)
+    limited = transformers.DeepseekV4Config(**sizes)
+    own = LlamaMLP(llama)
+    wide = LlamaMLP(llama)
+    twins = [LlamaMLP(llama), LlamaMLP(llama)]
     wide.up_proj = nn.Linear(8, 24)
     for name in ("gate_proj", "up_proj", "down_proj"):
         getattr(twins[0], name).weight = getattr(twins[1], name).weight

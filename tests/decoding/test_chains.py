@@ -74,7 +74,8 @@ def test_scores_behind_chains_taken_back_are_those_of_a_new_state(
 def test_tokens_are_read_again_in_a_pass_of_their_own_where_there_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, passes = target(build(family("mamba2")), "mamba2"), list[int]()
+    model = target(build(family("mamba2")), "mamba2")
+    passes = list[int]()
     read = StateSlot.read
 
     def counted(self: Any, ids: Any, scored: int = 1) -> Any:
@@ -147,7 +148,9 @@ def test_the_first_chain_of_a_tree(data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 12))
     parents = tuple(data.draw(st.integers(ROOT, i - 1)) for i in range(size))
     tree = DraftTree(tuple(range(size)), parents, data.draw(st.integers(0, size)))
-    found, node, path = tree.first_chain(), ROOT, []
+    found = tree.first_chain()
+    node = ROOT
+    path = []
     while (node := next((i for i in range(tree.drafts) if parents[i] == node), None)) is not None:
         path.append(node)
     assert found.tokens == tuple(path)

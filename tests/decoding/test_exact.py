@@ -70,7 +70,8 @@ def few_rows_in_place() -> Iterator[None]:
 def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
     seed: int, prompt_tokens: int, max_tokens: int, rows: int, sampling: Settings, end: str
 ) -> None:
-    rng, model = random.Random(seed), RoundingModel(seed)
+    rng = random.Random(seed)
+    model = RoundingModel(seed)
     prompt = [rng.randrange(12) for _ in range(prompt_tokens)]
     limits = Limits(max_tokens, 99)
     free, _ = run(model, make_drafter("none"), prompt, sampling, limits, rows)
@@ -104,7 +105,8 @@ def _divergences(rows: int | None) -> tuple[int, int, int]:
     different = passes = retracted = 0
     for seed in range(24):
         model = RoundingModel(seed)
-        limits, greedy = Limits(40, ROWS - 1), Settings()
+        limits = Limits(40, ROWS - 1)
+        greedy = Settings()
         truth, _ = run(model, make_drafter("none"), [1, 2], greedy, limits, rows)
         model.count = 0
         drafter = Guessing(truth.output, seed)
@@ -306,7 +308,8 @@ def test_a_model_that_cannot_be_exact_is_refused_and_stays_as_it_is() -> None:
     said = RecordingReporter()
     hopeless = rounded(make_hf("qwen2"))
     Grouping(hopeless)
-    attention, rows = hopeless.hf.config._attn_implementation, PassRows.fixed(32)
+    attention = hopeless.hf.config._attn_implementation
+    rows = PassRows.fixed(32)
     exactness = Exactness(hopeless)
     for _ in range(2):
         with pytest.raises(ModelError, match="cannot decode exactly") as caught:

@@ -1,4 +1,4 @@
-"""Exact passes with as many rows as they need: plain tokens and bits, or they are not used."""
+"""Exact forward passes of variable size: the tokens and bits of plain decoding, or not used."""
 
 import random
 from collections.abc import Iterator
@@ -34,13 +34,13 @@ from tests.support.tiny_models import make_drafter, make_hf, pack_layers
 
 pytestmark = pytest.mark.numeric
 
-# Rows of whole vectors: others are found at once, which the first tests leave out.
+# Rows that fill whole vectors of the CPU; models with other rows are rejected at once.
 WHOLE = {"head_dim": 32, "intermediate_size": 128}
 
 
 @pytest.fixture
 def tails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models that round so coarsely that the ends of vectors do not show may have such ends."""
+    """Allow models whose rows do not fill whole vectors; they round too coarsely for it to show."""
     monkeypatch.setattr(
         "ngtcli.decoding.exactness.whole_vectors.has_two_formulas", lambda *_: False
     )
@@ -48,7 +48,7 @@ def tails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def threads() -> Iterator[None]:
-    """The number of threads is as before when a test ends."""
+    """Restore the number of threads when a test ends."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -59,17 +59,17 @@ ACTIVATIONS = (nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Mish(), nn.Softplus(), 
 
 
 @cache
-def telling(function: nn.Module, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers for which a function's two formulas differ, or any where none do."""
+def revealing_values(function: nn.Module, dtype: torch.dtype) -> torch.Tensor:
+    """Values for which the two formulas of a function differ, or any values if none do."""
     if dtype == torch.float32:
-        some = torch.randn(1 << 16, generator=torch.Generator().manual_seed(0)) * 4
+        numbers = torch.randn(1 << 16, generator=torch.Generator().manual_seed(0)) * 4
     else:
-        some = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
-        some = some[some.isfinite()]
-    single = function(torch.stack((some, some), 1)[:, 0])
-    found = some[function(some) != single]
-    assert has_two_formulas(function, dtype) >= (len(found) > 0)
-    return found if len(found) else some
+        numbers = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
+        numbers = numbers[numbers.isfinite()]
+    single_results = function(torch.stack((numbers, numbers), 1)[:, 0])
+    revealing = numbers[function(numbers) != single_results]
+    assert has_two_formulas(function, dtype) >= (len(revealing) > 0)
+    return revealing if len(revealing) else numbers
 
 
 @pytest.mark.usefixtures("threads")
@@ -83,46 +83,50 @@ def telling(function: nn.Module, dtype: torch.dtype) -> torch.Tensor:
     st.integers(0, 2**32),
 )
 def test_a_row_of_an_activation_function_has_the_same_bits_alone_and_among_others(
-    function: nn.Module, dtype: torch.dtype, count: int, rows: int, width: int, seed: int
+    function: nn.Module, dtype: torch.dtype, thread_count: int, rows: int, width: int, seed: int
 ) -> None:
-    """All its numbers tell formulas apart; so torch's own way of sharing them is tried."""
-    torch.set_num_threads(count)
-    numbers, source = telling(function, dtype), torch.Generator().manual_seed(seed)
-    given = numbers[torch.randint(len(numbers), (1, rows, width), generator=source)]
-    whole = WholeVectors(function)
-    true = torch.cat([whole(given[:, at : at + 1]) for at in range(rows)], 1)
-    assert torch.equal(whole(given), true)
-    turned = given.transpose(1, 2).contiguous().transpose(1, 2)  # not one number after another
-    assert torch.equal(whole(turned), true)
+    """For each value the two formulas differ, so that the way torch splits the work shows."""
+    torch.set_num_threads(thread_count)
+    values = revealing_values(function, dtype)
+    generator = torch.Generator().manual_seed(seed)
+    batch = values[torch.randint(len(values), (1, rows, width), generator=generator)]
+    whole_vectors = WholeVectors(function)
+    expected = torch.cat([whole_vectors(batch[:, row : row + 1]) for row in range(rows)], 1)
+    assert torch.equal(whole_vectors(batch), expected)
+    strided = batch.transpose(1, 2).contiguous().transpose(1, 2)  # not contiguous in memory
+    assert torch.equal(whole_vectors(strided), expected)
     if width % 64 == 0:
-        assert torch.equal(function(given[:, :1]), true[:, :1])
+        assert torch.equal(function(batch[:, :1]), expected[:, :1])
 
 
 @pytest.mark.usefixtures("threads")
-def test_functions_that_are_computed_of_parts_of_vectors_are_found() -> None:
-    for count, width, ragged in ((1, 64, False), (1, 65, True), (3, 65_536 + 64, True)):
-        torch.set_num_threads(count)
-        given = torch.zeros(width)
-        with RaggedFunctions() as seen:
-            (given + given).abs().neg().mul_(2).to(torch.bfloat16).sum()
-            WholeVectors(nn.SiLU())(given)
-        assert not seen.found
-        with seen:
-            nn.functional.silu(given)
-        assert seen.found == (ragged and has_two_formulas(nn.functional.silu, torch.float32))
+def test_functions_that_compute_parts_of_vectors_are_detected() -> None:
+    for thread_count, width, is_ragged in ((1, 64, False), (1, 65, True), (3, 65_536 + 64, True)):
+        torch.set_num_threads(thread_count)
+        values = torch.zeros(width)
+        with RaggedFunctions() as watch:
+            (values + values).abs().neg().mul_(2).to(torch.bfloat16).sum()
+            WholeVectors(nn.SiLU())(values)
+        assert not watch.found
+        with watch:
+            nn.functional.silu(values)
+        assert watch.found == (is_ragged and has_two_formulas(nn.functional.silu, torch.float32))
 
 
-class Rare(nn.Linear):
-    """Gives a lone row another bit in one number of some thousands."""
+class RarelyDifferent(nn.Linear):
+    """A linear layer that changes one bit in about four thousand if it gets a single row."""
 
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        out = super().forward(given).double().mul(4096).round().div(4096)  # the same on any machine
-        odd = given.shape[1] == 1 and (out * 4096).long() % 4001 == 0
-        return (out + odd / 4096 if given.shape[1] == 1 else out).to(given.dtype)
+    def forward(self, activations: torch.Tensor) -> torch.Tensor:
+        out = super().forward(activations).double()
+        out = out.mul(4096).round().div(4096)  # so that it is the same on any machine
+        if activations.shape[1] == 1:
+            is_changed = (out * 4096).long() % 4001 == 0
+            out = out + is_changed / 4096
+        return out.to(activations.dtype)
 
 
-def test_a_layer_that_seldom_shows_the_number_of_rows_is_found() -> None:
-    layer = Rare(16, 24).double()
+def test_a_layer_whose_bits_rarely_depend_on_the_number_of_rows_is_detected() -> None:
+    layer = RarelyDifferent(16, 24).double()
     assert not layers_are_invariant(layer, [1, 2, 4, 36])
     assert layers_are_invariant(layer, [4, 8, 36])
     for shape in ((2, 3, 4), (3, 4)):  # of experts, and of a layer of another kind
@@ -132,20 +136,21 @@ def test_a_layer_that_seldom_shows_the_number_of_rows_is_found() -> None:
 
 
 class Router(nn.Module):
-    """Chooses of two experts one by a weight of its own, the softmax over the last dimension."""
+    """A router with a weight of its own: softmax over the experts, of which it chooses one."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.weight, self._layer = layer.weight, (layer,)
+        self.weight = layer.weight
+        self._layer = (layer,)
         self.down_proj_bias = nn.Parameter(torch.zeros(3, 4, dtype=torch.double))  # only added
 
-    def forward(self, given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        scores = self._layer[0](given[None])[0].softmax(1)
+    def forward(self, activations: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scores = self._layer[0](activations[None])[0].softmax(1)
         return scores, *scores.topk(1)
 
 
-def test_what_chooses_experts_is_tried_as_a_layer() -> None:
-    router = Router(Rare(16, 24).double())
+def test_a_router_is_tested_like_a_layer() -> None:
+    router = Router(RarelyDifferent(16, 24).double())
     assert not layers_are_invariant(router, [1, 2, 4, 36])
     assert layers_are_invariant(router, [4, 8, 36])
     router.other = nn.Parameter(torch.zeros(3, 4))
@@ -153,16 +158,18 @@ def test_what_chooses_experts_is_tried_as_a_layer() -> None:
 
 
 class Odd(nn.Linear):
-    """Gives other numbers in passes of `odd` rows."""
+    """A linear layer whose result is different in forward passes of `odd` rows."""
 
     odd = 0
 
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        return super().forward(given) * 0 + (given.shape[1] == self.odd)
+    def forward(self, activations: torch.Tensor) -> torch.Tensor:
+        return super().forward(activations) * 0 + (activations.shape[1] == self.odd)
 
 
 @pytest.mark.parametrize(("kind", "size"), [(nn.Linear, 24), (Odd, 23)])
-def test_each_kind_and_size_of_layer_is_given_passes_of_each_size(kind: Any, size: int) -> None:
+def test_each_kind_and_size_of_layer_is_tested_with_each_number_of_rows(
+    kind: Any, size: int
+) -> None:
     last = Odd(16, 24)
     layers = nn.Sequential(kind(16, size), last).double()
     assert layers_are_invariant(layers[1:], [4, 8, 36])
@@ -190,34 +197,33 @@ def test_sizes_leave_no_block_with_few_rows_and_capacity_is_that_of_the_largest(
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.sampled_from([1, 4]))
-def test_a_size_holds_its_rows(rows: int, more: int, least: int) -> None:
-    wanted = PassRows(rows + more + 3, least)
-    size = wanted.size("cpu", rows)
-    assert max(rows, least) <= size <= wanted.max
-    assert size == wanted.max or size <= 32 or not 0 < size % 32 < 4
+def test_a_size_holds_its_rows(rows: int, spare: int, min_rows: int) -> None:
+    pass_rows = PassRows(rows + spare + 3, min_rows)
+    size = pass_rows.size("cpu", rows)
+    assert max(rows, min_rows) <= size <= pass_rows.max
+    assert size == pass_rows.max or size <= 32 or not 0 < size % 32 < 4
 
 
-class Fewer:
-    """Makes scores depend on the rows of a pass where these are fewer than `least`."""
+class SizeDependent:
+    """Make a model's logits depend on the size of forward passes of fewer rows than `min_rows`."""
 
-    def __init__(self, model: TargetModel, least: int) -> None:
-        self._score, self._least = model.score, least
+    def __init__(self, model: TargetModel, min_rows: int) -> None:
+        self._score = model.score
+        self._min_rows = min_rows
         model.score = self  # type: ignore[method-assign]
 
     def __call__(self, layout: Any) -> list[torch.Tensor]:
-        return [scores + 0.125 * (layout.rows < self._least) for scores in self._score(layout)]
+        return [scores + 0.125 * (layout.rows < self._min_rows) for scores in self._score(layout)]
 
 
 @pytest.mark.usefixtures("tails")
 @pytest.mark.parametrize(
-    ("least", "wanted"), [(1, PassRows(36, 1)), (4, PassRows(36, 4)), (8, PassRows.fixed(32))]
+    ("min_rows", "expected"), [(1, PassRows(36, 1)), (4, PassRows(36, 4)), (8, PassRows.fixed(32))]
 )
-def test_passes_have_the_rows_they_need_where_these_do_not_show(
-    least: int, wanted: PassRows
-) -> None:
+def test_passes_have_the_fewest_rows_that_change_no_bit(min_rows: int, expected: PassRows) -> None:
     model = rounded(make_hf("llama"))
-    Fewer(model, least)
-    assert Exactness(model).numerics("on", 32, 100) == Numerics(wanted)
+    SizeDependent(model, min_rows)
+    assert Exactness(model).numerics("on", 32, 100) == Numerics(expected)
 
 
 def test_auto_takes_passes_of_any_size_in_half_precision_where_they_are_exact() -> None:
@@ -229,7 +235,7 @@ def test_auto_takes_passes_of_any_size_in_half_precision_where_they_are_exact() 
     assert exactness.numerics("off", 32, 100) == NOT_EXACT
 
 
-def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> None:
+def test_half_precision_chosen_by_rule_is_exact_in_passes_of_fixed_size() -> None:
     model = bfloat16(make_hf("llama"))
     exactness = Exactness(model)
     with patch.object(exactness, "any_number", return_value=None):
@@ -249,22 +255,25 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
 def test_rows_of_a_prompt_have_the_same_bits_in_a_cache_of_any_size(
     attention: str, dtype: torch.dtype
 ) -> None:
-    """So that rows which were kept in another cache count in exact passes, too."""
+    """Exact forward passes may therefore reuse rows from a cache of another size."""
     sizes = {"num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 32}
     hf = make_hf("llama", hidden_size=96, max_position_embeddings=4096, **sizes).to(dtype)
     hf.set_attn_implementation(attention)
     use_grouped(hf)
     model = target_model(hf, Tokenizer(FakeBackend()), attention)
-    model.context, found = 4096, []
+    model.context = 4096
+    caches = []
     ids = random.Random(0).choices(range(97), k=400)
     for capacity in (600, 1300, 3500):
         model.start(capacity, Numerics(PassRows.fixed(8)))
         model.prefill(ids, 256)
-        found.append([rows.clone() for rows in model.cache.rows()])
-    assert all(torch.equal(a, b) for other in found for a, b in zip(found[0], other, strict=True))
+        caches.append([rows.clone() for rows in model.cache.rows()])
+    for cached_rows in caches[1:]:
+        for expected, rows in zip(caches[0], cached_rows, strict=True):
+            assert torch.equal(rows, expected)
 
 
-# Families with their heads of queries and of keys, packed or not.
+# Family, query heads, key heads, and whether the layers are packed.
 KINDS = [
     ("llama", 4, 4, False),
     ("llama", 7, 1, True),
@@ -283,35 +292,37 @@ KINDS = [
     st.sampled_from([3, 8, 20, 32]),
     SAMPLINGS,
 )
-def test_drafts_of_any_form_change_no_token_and_no_bit_of_a_kept_row(
-    kind: tuple[str, int, int, bool], seed: int, length: int, most: int, sampling: Settings
+def test_drafts_of_any_form_change_no_token_and_no_bit_of_a_cached_row(
+    kind: tuple[str, int, int, bool], seed: int, length: int, max_draft: int, sampling: Settings
 ) -> None:
-    """In bfloat16, in passes that have as many rows as they need, against plain decoding."""
+    """In bfloat16, in forward passes of variable size, compared with plain decoding."""
     model, numerics = bfloat16_model(*kind)
     if not numerics.is_exact:  # this machine's kernels give other bits
         return
     rng = random.Random(seed)
     prompt = [rng.randrange(97) for _ in range(length)]
-    limits = Limits(24, most)
-    truth, text = run(model, make_drafter("none"), prompt, sampling, limits, numerics)
-    kept = [states.clone() for states in model.cache.rows()]
-    found, found_text = run(model, Guessing(truth.output, seed), prompt, sampling, limits, numerics)
-    assert found.output == truth.output
-    assert found_text == text
-    assert found.exact
-    for one, other in zip(kept, model.cache.rows(), strict=True):
-        same = min(one.shape[2], other.shape[2])
-        assert same >= length
-        assert torch.equal(one[:, :, :same], other[:, :, :same])
+    limits = Limits(24, max_draft)
+    plain, plain_text = run(model, make_drafter("none"), prompt, sampling, limits, numerics)
+    plain_rows = [states.clone() for states in model.cache.rows()]
+    drafted, drafted_text = run(
+        model, Guessing(plain.output, seed), prompt, sampling, limits, numerics
+    )
+    assert drafted.output == plain.output
+    assert drafted_text == plain_text
+    assert drafted.exact
+    for before, after in zip(plain_rows, model.cache.rows(), strict=True):
+        common = min(before.shape[2], after.shape[2])
+        assert common >= length
+        assert torch.equal(before[:, :, :common], after[:, :, :common])
 
 
 @cache
 def bfloat16_model(
-    family: str, of_queries: int, of_keys: int, packed: bool
+    family: str, query_heads: int, key_heads: int, packed: bool
 ) -> tuple[TargetModel, Numerics]:
     """The model, and the numerics of an answer with up to 32 drafts."""
-    changes = {"num_attention_heads": of_queries, "hidden_size": 32 * of_queries, **WHOLE}
-    hf = make_hf(family, num_key_value_heads=of_keys, **changes)
+    changes = {"num_attention_heads": query_heads, "hidden_size": 32 * query_heads, **WHOLE}
+    hf = make_hf(family, num_key_value_heads=key_heads, **changes)
     hf.to(torch.bfloat16)
     if packed:
         pack_layers(hf)

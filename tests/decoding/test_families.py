@@ -71,7 +71,9 @@ def forked(truth: list[int], start: int) -> Scripted:
     """The truth hidden among wrong siblings with wrong children, the true ones in the last rows."""
 
     def propose(ids: list[int], budget: int) -> DraftTree:
-        tokens, parents, tip = [], [], ROOT
+        tokens = []
+        parents = []
+        tip = ROOT
         for token in truth[len(ids) - start :][:4]:
             first = len(tokens)
             wrong = [(token + i) % VOCABULARY for i in (1, 2, 3)]
@@ -105,7 +107,8 @@ def check_that_it_is_read_as_by_the_library(hf: Any, folder: Path) -> None:
     true = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     kept, report = read_checkpoint(str(folder), hf.config, None, torch.float32)
     assert not any(report.values())
-    ours, theirs = kept.state_dict(), true.state_dict()
+    ours = kept.state_dict()
+    theirs = true.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(one, theirs[name]) for name, one in ours.items())
     with small_layers():
@@ -126,7 +129,8 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
     model = target(hf, family.name)
     assert reason_and_way(model.mode) == (family.reason, family.way)
     assert model.takes_chains == (model.takes_drafts and family.way != TREES)
-    accepted, drafts = 0, family.way != STEPS
+    accepted = 0
+    drafts = family.way != STEPS
     for prompt in prompts()[0 if family in OFTEN else -1 :]:
         if len(prompt) == 1 and family.kind == "recurrent_gemma":
             continue  # its layers then begin with the state of the text before, in generate, too

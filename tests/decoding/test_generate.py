@@ -31,8 +31,10 @@ def test_documents_stand_before_the_prompt() -> None:
 def test_an_answer_is_printed_as_that_of_a_question_is() -> None:
     done = ngt("generate", "Tell of boats.", "--json", "--max-tokens", "3")
     found = json.loads(done.stdout)
-    assert (found["task"], found["preset"]) == ("generate", "generate")
-    assert (found["question"], found["documents"]) == ("Tell of boats.", [])
+    assert found["task"] == "generate"
+    assert found["preset"] == "generate"
+    assert found["question"] == "Tell of boats."
+    assert found["documents"] == []
     cited = ngt("generate", "Who?", "-d", HARBOUR, "--cite", "--max-tokens", "12")
     assert b"[1] harbour.txt: " in cited.stdout
 
@@ -43,6 +45,7 @@ def test_a_pipe_is_not_blank_and_not_the_document_as_well() -> None:
         (["-", "-d", "-"], b"x", 2, b"both the prompt and a document"),
     ):
         done = ngt("generate", *words, stdin=stdin)
-        assert (done.returncode, done.stdout) == (code, b"")
+        assert done.returncode == code
+        assert done.stdout == b""
         assert told in done.stderr
         assert done.stderr.count(b"\n") == 2

@@ -34,7 +34,9 @@ from tests.support.tiny_models import (
     spread_logits,
 )
 
-BORDER, CONTEXT, CHUNK = 200, 800, 64
+BORDER = 200
+CONTEXT = 800
+CHUNK = 64
 PROMPT = [(7 * n * n + 3 * n) % (VOCABULARY - 4) + 4 for n in range(500)]
 LENGTHS = (150, 185, BORDER - 1, BORDER, BORDER + 1, 330)  # 30 tokens later only one is short
 
@@ -60,7 +62,8 @@ def long_rope() -> TargetModel:
     spread_logits(hf)
     hf.generation_config.eos_token_id = None
     model = target_model(hf, Tokenizer(FakeBackend()), "phi3")
-    model.context, model.end_ids = CONTEXT, frozenset()  # the tokenizer's is less
+    model.context = CONTEXT  # that of the tokenizer is shorter
+    model.end_ids = frozenset()
     return model
 
 

@@ -56,7 +56,8 @@ def test_drafted_plain_and_generate_agree(family: str) -> None:
 
 def test_drafts_of_wrong_tokens_of_end_tokens_and_of_zeros_change_nothing() -> None:
     """The paper's code pads with 0 and accepts the padding; a drafted 0 must be earned."""
-    model, rng = make_target(), random.Random(3)
+    model = make_target()
+    rng = random.Random(3)
     for prompt in [*prompts(3, seed=4), [0], [0, 0, 0, 0], [5, 0, 0, 7]]:
         truth = plain(model, prompt)
         for propose in (
@@ -97,7 +98,8 @@ def test_several_end_ids_all_count() -> None:
 
 @pytest.mark.parametrize("spare", [1, 2, 3, 5])
 def test_a_prompt_just_short_of_the_context(spare: int) -> None:
-    hf, model = make_hf("llama"), make_target()
+    hf = make_hf("llama")
+    model = make_target()
     prompt = (prompts(1, seed=5)[0] * 40)[: CONTEXT - spare]
     expected = generate(hf, prompt, spare)
     greedy = Scripted(lambda ids, b: chain(expected[len(ids) - len(prompt) :] + [1] * 9))
@@ -108,7 +110,8 @@ def test_a_prompt_just_short_of_the_context(spare: int) -> None:
 
 
 def test_no_draft_is_longer_than_what_may_still_be_emitted() -> None:
-    model, prompt = make_target(), prompts(1)[0]
+    model = make_target()
+    prompt = prompts(1)[0]
     truth = plain(model, prompt)
     whole = Scripted(lambda ids, b: chain(truth[len(ids) - len(prompt) :]))
     run = decode(model, whole, prompt, max_tokens=6)

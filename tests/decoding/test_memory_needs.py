@@ -61,10 +61,12 @@ def test_weights_and_cache_take_what_a_loaded_model_takes(
     found = needs_of(config_alone(tmp_path / "alone", hf), "cpu")
     forms = by_form(found)
     assert [*forms] == ["float32", "bfloat16", "int8 in float32", "int8 in bfloat16"]
-    assert (found.dtype, found.context) == ("bfloat16", hf.config.max_position_embeddings)
+    assert found.dtype == "bfloat16"
+    assert found.context == hf.config.max_position_embeddings
     assert found.parameters == sum(one.numel() for one in hf.parameters())
     for dtype in (torch.float32, torch.bfloat16):
-        own, name = hf.to(dtype), str(dtype).removeprefix("torch.")
+        own = hf.to(dtype)
+        name = str(dtype).removeprefix("torch.")
         assert forms[name].weight_bytes == sum(one.nbytes for one in own.parameters())
         model = TargetModel(own, Tokenizer(LongBackend()), family)
         model.start(100)
@@ -93,7 +95,8 @@ def test_8_bit_weights_take_what_a_quantized_model_takes(family: str, tmp_path: 
 
 def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hf = make_hf("llama", max_position_embeddings=32768)
-    folder, last = config_alone(tmp_path, hf), dict[str, int]()
+    folder = config_alone(tmp_path, hf)
+    last = dict[str, int]()
     least = 4 * sum(one.numel() for one in hf.parameters())
     for free in [*range(0, 40 * least, 4 * least), GB]:
         has(monkeypatch, free)
@@ -206,7 +209,8 @@ def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     Draft202012Validator(build("env")).validate(body)
     assert body["model"]["forms"][0]["tokens"] == 4096
     own = json.loads(ngt("env", "-v", "--json").stdout)["model"]
-    assert own["name"] == "builtin" and own["dtype"] == "float32"  # as it is computed
+    assert own["name"] == "builtin"
+    assert own["dtype"] == "float32"  # as it is computed
     assert "model" not in json.loads(ngt("env", "--json").stdout)
     wrong = ngt("env", "-v", "-m", str(tmp_path / "nothing"))
     assert wrong.returncode == 4

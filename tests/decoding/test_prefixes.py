@@ -144,19 +144,23 @@ def test_rows_that_were_kept_are_those_of_a_fresh_prefill(
 
     anew(model)
     assert read(model, IDS, DISK, None if rows else 8) == [0, CHUNK, 2 * CHUNK]
-    assert read(model, OTHER, DISK, rows) == [CHUNK, 2 * CHUNK] and found()  # from the cache
+    assert read(model, OTHER, DISK, rows) == [CHUNK, 2 * CHUNK]
+    assert found()  # from the cache
     assert read(model, IDS[1:], rows=rows)[0] == 0
-    assert read(model, OTHER, rows=rows) == [2 * CHUNK] and found()  # from memory
+    assert read(model, OTHER, rows=rows) == [2 * CHUNK]
+    assert found()  # from memory
     assert model.reused.from_disk == 0 < model.reused.seconds
     assert model.reused.read_s > 0
     anew(model)
-    assert read(model, OTHER, DISK, rows) == [2 * CHUNK] and found()  # from disk
+    assert read(model, OTHER, DISK, rows) == [2 * CHUNK]
+    assert found()  # from disk
     assert model.reused.from_disk == model.reused.tokens == 2 * CHUNK
 
 
 def test_a_chunk_has_the_size_of_the_prefills(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    size, model = kv_cache.CHUNK, anew(shared())
+    size = kv_cache.CHUNK
+    model = anew(shared())
     ids = random.Random(1).choices(range(4, 90), k=size + 30)
     assert size == 1024
     drafter = make_drafter("none", DraftSettings())
@@ -369,7 +373,8 @@ def test_an_interrupted_start_leaves_no_chunk_without_its_rows(
 ) -> None:
     read(model, OTHER)
     read(model, IDS)
-    wanted, clear = rows_of(model), KVCache._clear
+    wanted = rows_of(model)
+    clear = KVCache._clear
 
     def interrupted(*own: Any) -> None:
         clear(*own)
@@ -405,7 +410,8 @@ def test_weights_that_took_the_place_of_others_have_another_name(tmp_path: Path)
     """Of the same size, the same ends and the same time, as where a copy keeps times."""
     path = tmp_path / "model.safetensors"
     path.write_bytes(bytes(3 << 20))
-    about, before = path.stat(), fingerprint(str(tmp_path))
+    about = path.stat()
+    before = fingerprint(str(tmp_path))
     assert fingerprint(str(tmp_path)) == before
     while path.stat().st_ctime_ns == about.st_ctime_ns:  # as fine as the system's clock
         path.write_bytes(bytes(3 << 19) + b"1" + bytes((3 << 19) - 1))
@@ -427,9 +433,12 @@ def test_the_setting_says_what_goes_to_disk(
     keep: str, many: bool, owner: str, reads_disk: bool, min_disk_s: float
 ) -> None:
     session = object.__new__(LocalSession)
-    session.settings, session.owner = Settings.of(keep_documents=keep, cache_mb=5), owner
+    session.settings = Settings.of(keep_documents=keep, cache_mb=5)
+    session.owner = owner
     found = session.cache_policy(many)
-    assert (found.owner, found.reads_disk, found.min_disk_s) == (owner, reads_disk, min_disk_s)
+    assert found.owner == owner
+    assert found.reads_disk == reads_disk
+    assert found.min_disk_s == min_disk_s
     assert found.max_disk_bytes == 5_000_000 * reads_disk
 
 

@@ -80,7 +80,8 @@ def test_it_ends_at_the_same_token_whatever_is_drafted(method: str) -> None:
 
 
 def test_texts_that_share_passes_end_where_they_do_alone() -> None:
-    model, texts = cached_target("llama"), prompts(5, seed=3)
+    model = cached_target("llama")
+    texts = prompts(5, seed=3)
     limits = Limits(180, 8, max_repeats=6)
     none = make_drafter("none")
     alone = [Run(model, none, Context(ids), LOOPING, limits).finish() for ids in texts]

@@ -104,7 +104,8 @@ def test_rows_together_give_the_tokens_of_each_row_alone(warped: Settings) -> No
 
 def test_numbers_are_those_of_splitmix64() -> None:
     """In plain Python, with the published first outputs for the seed 1234567."""
-    state, out = 1234567, []
+    state = 1234567
+    out = []
     for _ in range(3):
         out.append(keyed_draw._mix(state))
         state += 0x9E3779B97F4A7C15
@@ -126,7 +127,8 @@ def test_a_draw_follows_its_weights_over_blocks_and_in_them() -> None:
     places = [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK + 5, 3 * BLOCK, 3 * BLOCK + 6]
     shares = torch.tensor([0.3, 0.05, 0.15, 0.2, 0.1, 0.05, 0.15])
     weights[places] = shares * 7
-    total, step = 30_000, 1500
+    total = 30_000
+    step = 1500
     counts = Counter[int]()
     for at in range(0, total, step):
         keys = map(torch.from_numpy, keys_of(11, range(at, at + step)))
@@ -211,7 +213,8 @@ def test_a_tiny_temperature_gives_the_greedy_token(
 def test_a_draft_model_catches_up_with_whatever_was_accepted(warped: Settings) -> None:
     """What it says is what a new one says of the same text."""
     rng = random.Random(1)
-    old, prompt = AssistantModel(make_target(), warped), prompts(1, seed=3)[0]
+    old = AssistantModel(make_target(), warped)
+    prompt = prompts(1, seed=3)[0]
     old.begin(prompt)
     log = TokenLog(prompt)
     for _ in range(12):
