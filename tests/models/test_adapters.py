@@ -28,7 +28,8 @@ from tests.support.tiny_models import decode, generate, make_drafter
 
 pytestmark = pytest.mark.cpu
 needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="the package peft is missing")
-R, ALPHA = 4, 2.0
+R = 4
+ALPHA = 2.0
 CONFIG = {
     "peft_type": "LORA",
     "task_type": "CAUSAL_LM",
@@ -75,7 +76,8 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_peft
 def test_the_weights_are_those_with_the_adapters_products_added(tmp_path: Path) -> None:
-    folder, reported = written(tmp_path / "adapter"), RecordingReporter()
+    folder = written(tmp_path / "adapter")
+    reported = RecordingReporter()
     true = merged(folder)
     spec = ModelSpec(folder, "cpu", "float32", packed=False)
     model = reported.of(lambda: load_model(spec))
@@ -140,7 +142,8 @@ def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_
     own = transformers.AutoConfig.from_pretrained(BUILTIN_PATH).dtype
     merged(folder).to(own).save_pretrained(tmp_path / "true")
     true, _ = load_quantized(str(tmp_path / "true"), INT8)
-    scores, reported = [], RecordingReporter()
+    scores = []
+    reported = RecordingReporter()
     for _ in range(2):
         found, report = reported.of(lambda: load_quantized(find(folder), INT8))
         assert not any(report.values())
@@ -191,7 +194,8 @@ def test_an_adapters_identity_covers_its_base_model(tmp_path: Path) -> None:
     assert {one["folder"] for one in seen.values()} == {folder}
     source = source_of(find(folder))
     assert source
-    assert (source.file, source.base) == (folder, str(base))
+    assert source.file == folder
+    assert source.base == str(base)
 
 
 @pytest.mark.parametrize("base", ["", str(BUILTIN_PATH)])
@@ -203,7 +207,8 @@ def test_a_model_of_somebody_else_does_not_say_which_files_are_read(
     (home("cache") / "stand-ins").mkdir(parents=True, exist_ok=True)
     link = home("cache") / "stand-ins" / "link"
     link.symlink_to(folder)
-    assert (source_of(folder), source_of(link)) == (None, None)
+    assert source_of(folder) is None
+    assert source_of(link) is None
     assert identity(folder)["folder"] == folder
     assert tokenizer_class(folder) == ""
 

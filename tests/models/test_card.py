@@ -57,7 +57,8 @@ def test_cards_of_others_say_nothing(tmp_path: Path, text: str) -> None:
 
 
 def test_other_scripts_are_named(tmp_path: Path) -> None:
-    english, hindi = Document("a.txt", PARAGRAPHS[0]), Document("h.txt", "यह एक घर है।")
+    english = Document("a.txt", PARAGRAPHS[0])
+    hindi = Document("h.txt", "यह एक घर है।")
     assert script_words("builtin", [english], "Wer ist das, bitte schön? Ω") == ""
     words = script_words("builtin", [english, hindi], "这是什么?")
     assert words == (

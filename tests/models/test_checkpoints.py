@@ -22,7 +22,8 @@ from tests.support.tiny_models import make_hf, pack_layers, packed_from
 if prepack_floats(torch.ones(8, 8)) is None:
     pytest.skip("torch has no packed products here", allow_module_level=True)
 pytestmark = pytest.mark.cpu
-BF16, F32 = torch.bfloat16, torch.float32
+BF16 = torch.bfloat16
+F32 = torch.float32
 
 
 def alike(found: Any, true: Any) -> None:
@@ -30,11 +31,13 @@ def alike(found: Any, true: Any) -> None:
     assert str(found) == str(true)
     assert found.dtype == true.dtype
     assert not found.training
-    ours, theirs = found.state_dict(), true.state_dict()
+    ours = found.state_dict()
+    theirs = true.state_dict()
     assert ours.keys() == theirs.keys()
     for name, one in ours.items():
         same = [t.to_dense() if t.is_mkldnn else t for t in (one, theirs[name])]
-        assert same[0].dtype == same[1].dtype and torch.equal(*same), name
+        assert same[0].dtype == same[1].dtype, name
+        assert torch.equal(*same)
     with torch.inference_mode():
         ids = torch.arange(3, 30)[None]
         assert torch.equal(found(ids).logits, true(ids).logits)
@@ -163,7 +166,8 @@ def test_bytes_are_told_while_a_large_checkpoint_is_read(
     monkeypatch.setattr("ngtcli.system.progress._UPDATE_INTERVAL_S", 0.0)
     make_hf("llama").save_pretrained(tmp_path, max_shard_size="20KB")
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
-    config, reported = transformers.AutoConfig.from_pretrained(tmp_path), RecordingReporter()
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    reported = RecordingReporter()
     conversion = Conversion(WeightFormat(F32, packed=True))
     reported.of(lambda: read_checkpoint(str(tmp_path), config, conversion, F32))
     told = reported.statuses

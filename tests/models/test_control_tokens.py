@@ -104,7 +104,8 @@ def test_the_template_has_the_same_ids_beside_the_name_of_a_control_token(
 @pytest.mark.parametrize("kind", ["llama_prepend", "llama_metaspace", "gemma"])
 def test_no_space_is_added_where_a_document_names_a_control_token(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
-    before, after = "<s>[INST] ", " [/INST]"
+    before = "<s>[INST] "
+    after = " [/INST]"
 
     def decoded(document: str) -> str:
         text = before + document + after
@@ -223,7 +224,8 @@ def slow() -> Letters:
 @given(st.lists(st.sampled_from(["a", "<end>", "<", "end>", "<tool>", "<s>", " b"])).map("".join))
 def test_slow_tokenizers_keep_text_text(text: str) -> None:
     tokenizer = Tokenizer(slow())
-    start, end = tokenizer.backend.bos_token_id, tokenizer.backend.eos_token_id
+    start = tokenizer.backend.bos_token_id
+    end = tokenizer.backend.eos_token_id
     letters = [ord(c) for c in text]
     assert tokenizer.encode(text) == letters
     chat = render(tokenizer.backend, user(text))

@@ -183,7 +183,8 @@ def test_the_rotary_factors_of_llama_3_are_read_and_others_refused(
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    hf, plain = tiny("llama", rope_parameters=rope), tiny("llama", rope_parameters=base)
+    hf = tiny("llama", rope_parameters=rope)
+    plain = tiny("llama", rope_parameters=base)
     own = hf.model.rotary_emb.inv_freq
     factors = (plain.model.rotary_emb.inv_freq / own).numpy()
     assert factors.max() == factor

@@ -65,7 +65,8 @@ def test_needed_files_are_downloaded_once(
     hub: Hub, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     done = hub.run(tmp_path, "models", "pull", ID, HF_TOKEN="hf_secret")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
     assert not hub.leaked
     assert sorted(hub.take_downloads()) == sorted(files)
     folder = Path(done.stdout.strip())
@@ -77,7 +78,8 @@ def test_needed_files_are_downloaded_once(
         told = hub.run(
             tmp_path, "ask", "-d", HARBOUR, "Who?", "-m", ID, "--dry-run", HF_HUB_OFFLINE=offline
         )
-        assert told.returncode == 0 and "harbour" in told.stdout.lower(), told.stderr
+        assert told.returncode == 0, told.stderr
+        assert "harbour" in told.stdout.lower()
     assert not hub.log  # not even asked
     listed = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)
     size = sum(map(len, files.values()))
@@ -152,9 +154,11 @@ def test_a_connection_that_breaks_is_taken_up_again(
     assert listed[1]["unfinished_bytes"] == CHUNK
     told = hub.run(tmp_path, "models", "list").stdout
     assert "10 MB unfinished" in told
-    hub.breaks_at, hub.log = {}, []
+    hub.breaks_at = {}
+    hub.log = []
     done = hub.run(tmp_path, "models", "pull", ID)
-    assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert held(done.stdout.strip(), files)
     assert [first for m, name, first in hub.log if (m, name) == ("GET", WEIGHTS)] == [CHUNK]
 
 
@@ -171,9 +175,11 @@ def test_a_download_goes_on_after_ctrl_c(hub: Hub, files: dict[str, bytes], tmp_
     assert b"interrupted" in process.communicate()[1]
     assert process.returncode == 130
     hub.ended.set()
-    hub.waits_at, hub.log = {}, []
+    hub.waits_at = {}
+    hub.log = []
     done = hub.run(tmp_path, "models", "pull", ID)
-    assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert held(done.stdout.strip(), files)
     assert [f for m, n, f in hub.log if (m, n) == ("GET", WEIGHTS)] == [CHUNK]
 
 
@@ -189,7 +195,8 @@ def test_a_file_that_is_not_the_hub_s_is_not_kept(
     assert "a downloaded file is damaged" in done.stderr
     hub.replaced = {}
     done = hub.run(tmp_path, "models", "pull", ID)
-    assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert held(done.stdout.strip(), files)
 
 
 def test_cut_files_of_the_cache_are_told_and_pulled_again(

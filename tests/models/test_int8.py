@@ -58,7 +58,8 @@ def test_a_layer_gives_the_product_of_its_integers(
     rows = torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed + 1))
     rows *= 10.0 ** (magnitude * torch.linspace(0, 1, count)[:, None])
     rows[0, ::2] = 0
-    true, found = expected_matmul(layer, weight, rows), layer(rows).double()
+    true = expected_matmul(layer, weight, rows)
+    found = layer(rows).double()
     # An input half-way between two integers may be rounded either way in float32: one of them.
     most = rows.double().abs().amax(1, keepdim=True) / kernel.qmax
     one = most * quantize_weight(weight)[1].double() * onednn.QMAX
@@ -103,7 +104,9 @@ def test_rows_have_the_same_bits_whatever_stands_beside_them(
     outputs, inputs = size
     layer, _ = made(outputs, inputs, bias=True)
     rows = (torch.randn(64, inputs) * 10.0 ** torch.linspace(-9, 9, 64)[:, None]).to(dtype)
-    rows[3], rows[5, ::2], rows[6] = rows[4], 0, 0
+    rows[3] = rows[4]
+    rows[5, ::2] = 0
+    rows[6] = 0
     alone = torch.cat([layer(row[None]) for row in rows])
     for count in (2, 3, 5, 16, 33, 64):
         found = torch.cat([layer(part) for part in rows.split(count)])
@@ -116,7 +119,8 @@ def test_a_row_that_is_no_number_stays_by_itself() -> None:
     layer, _ = made(30, 40)
     rows = torch.randn(6, 40)
     true = layer(rows)
-    rows[1, 3], rows[4, 5] = torch.nan, torch.inf
+    rows[1, 3] = torch.nan
+    rows[4, 5] = torch.inf
     found = layer(rows)
     others = [0, 2, 3, 5]
     assert torch.equal(found[others], true[others])

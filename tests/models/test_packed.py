@@ -73,9 +73,11 @@ def weight_bytes(hf: Any) -> int:
 def test_a_packed_layer_computes_what_the_layer_did(
     inputs: int, outputs: int, bias: bool, shape: list[int], seed: int
 ) -> None:
-    layer, source = linear(inputs, outputs, bias), torch.Generator().manual_seed(seed)
+    layer = linear(inputs, outputs, bias)
+    source = torch.Generator().manual_seed(seed)
     rows = torch.randn(*shape, inputs, generator=source)
-    found, true = packed_or_skip(layer)(rows), layer(rows)
+    found = packed_or_skip(layer)(rows)
+    true = layer(rows)
     assert found.shape == true.shape
     torch.testing.assert_close(found, true, rtol=1e-5, atol=1e-5)
 
@@ -101,11 +103,13 @@ def test_all_linear_layers_are_packed_and_drafts_verified_as_generate_decodes_wi
     family: str,
 ) -> None:
     hf = make_hf(family, tie_word_embeddings=False)
-    truth, parameters = {tuple(p): generate(hf, p, 24) for p in prompts(4)}, weight_bytes(hf)
+    truth = {tuple(p): generate(hf, p, 24) for p in prompts(4)}
+    parameters = weight_bytes(hf)
     assert 0 < pack_layers(hf) < parameters
     assert not any(type(module) is nn.Linear for module in hf.modules())
     assert weight_bytes(hf) == parameters
-    model, drafter = target_model(hf, Tokenizer(FakeBackend()), "packed"), drafts_of(truth, wrong=3)
+    model = target_model(hf, Tokenizer(FakeBackend()), "packed")
+    drafter = drafts_of(truth, wrong=3)
     for prompt, expected in truth.items():
         assert generate(hf, list(prompt), 24) == expected
         assert decode(model, Scripted(drafter), list(prompt), max_tokens=24).output == expected
@@ -142,7 +146,8 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
     class Same(nn.Linear):
         pass
 
-    shared, hooked = nn.Linear(8, 8), nn.Linear(8, 8)
+    shared = nn.Linear(8, 8)
+    hooked = nn.Linear(8, 8)
     twin = nn.Linear(8, 8)
     twin.weight = shared.weight
     hooked.register_forward_hook(lambda *_: None)
@@ -154,7 +159,8 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
 
 
 def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted() -> None:
-    hf, reported = make_hf("llama"), RecordingReporter()
+    hf = make_hf("llama")
+    reported = RecordingReporter()
     conversion = Conversion(WeightFormat(torch.float32, packed=True))
     reported.of(lambda: conversion.pack_rest(hf))
     assert not any(packed_weights(hf))
@@ -177,7 +183,8 @@ def test_floats_are_not_packed_for_single_rows() -> None:
 @pytest.mark.loads
 def test_the_answer_is_the_same_packed_or_not() -> None:
     words = f"summarize {HARBOUR} --max-tokens 24 --method prompt-lookup --device cpu -v".split()
-    packed, unpacked = ngt(*words), ngt(*words, "--set", "packed=no")
+    packed = ngt(*words)
+    unpacked = ngt(*words, "--set", "packed=no")
     assert packed.stdout == unpacked.stdout
     assert packed.stdout
     assert b"Packed 8 MB" in packed.stderr

@@ -49,7 +49,8 @@ def test_a_family_gives_what_its_dequantized_weights_give(
         n: b.dtype for n, b in found.named_buffers()
     }
     assert not any(isinstance(module, nn.Linear) for module in found.modules())
-    embedding, true = found.get_input_embeddings(), hf.get_input_embeddings()
+    embedding = found.get_input_embeddings()
+    true = hf.get_input_embeddings()
     assert torch.equal(embedding.weight, true.weight)
     true = scores(dequantize(hf))
     assert ((scores(found) - true).norm() / true.norm()) < 0.06  # inputs are rounded as well
@@ -57,7 +58,8 @@ def test_a_family_gives_what_its_dequantized_weights_give(
 
 def assert_holds_the_same(one: Any, other: Any) -> None:
     """Two models hold the same bytes, floats and prepacked integers alike."""
-    tensors, others = named_tensors(one), named_tensors(other)
+    tensors = named_tensors(one)
+    others = named_tensors(other)
     assert tensors.keys() == others.keys()
     different = [
         name
@@ -96,7 +98,8 @@ def test_other_layers_and_experts_are_read_and_kept_as_integers(
             if parameter.ndim > 1:
                 parameter.mul_(2.0 if family in RECURRENT else 6.0)
     folder = saved(tmp_path, hf)
-    (first, report), (again, _) = loaded(folder), loaded(folder)
+    first, report = loaded(folder)
+    again, _ = loaded(folder)
     assert not any(report.values())
     assert_holds_the_same(first, again)
     if family in ALL_QUANTIZED:
@@ -177,7 +180,9 @@ def test_the_generation_config_is_read(tmp_path: Path) -> None:
 
 
 def test_integers_and_the_dtype_of_most_tensors_are_seen_in_the_files(tmp_path: Path) -> None:
-    half, one, mask = torch.zeros(2, 2).bfloat16(), torch.zeros(2), torch.zeros(2).to(torch.uint8)
+    half = torch.zeros(2, 2).bfloat16()
+    one = torch.zeros(2)
+    mask = torch.zeros(2).to(torch.uint8)
     for integers, more in (
         (False, {"mask": mask}),
         (True, {"b.weight": mask}),

@@ -37,7 +37,8 @@ class Loads:
     """Loads a checkpoint as a start does; notes what was said, and how often it was quantized."""
 
     def __init__(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.quantized = folder, 0
+        self.folder = folder
+        self.quantized = 0
         self._reported = RecordingReporter()
         real = module.read_checkpoint
 
@@ -79,7 +80,8 @@ def test_the_second_start_reads_one_file(loads: Loads) -> None:
 
 def test_weights_that_took_the_place_of_others_are_quantized(loads: Loads, tmp_path: Path) -> None:
     """Of the same size and the same time, as where a copy keeps times."""
-    first, weights = loads(), Path(loads.folder) / "model.safetensors"
+    first = loads()
+    weights = Path(loads.folder) / "model.safetensors"
     about = weights.stat()
     saved(tmp_path / "other", make_hf("qwen2", seed=1, tie_word_embeddings=True))
     (tmp_path / "other" / weights.name).replace(weights)
@@ -181,7 +183,8 @@ def test_weights_that_cannot_be_cached_are_still_used(loads: Loads) -> None:
 def test_a_full_disk_costs_a_line_and_leaves_nothing(
     loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, done = write_all, [0]
+    real = write_all
+    done = [0]
 
     def fills(file: IO[bytes], data: memoryview) -> None:
         done[0] += 1
@@ -228,7 +231,8 @@ def test_no_file_is_written_where_there_is_no_room_for_it(
 def test_two_starts_at_once_give_one_whole_file(loads: Loads) -> None:
     """The second begins to write, and finishes, while the first writes."""
     other = Loads.__call__
-    real, said = ArrayWriter.add, list[torch.Tensor]()
+    real = ArrayWriter.add
+    said = list[torch.Tensor]()
 
     def add(self: ArrayWriter, *given: Any) -> None:
         real(self, *given)

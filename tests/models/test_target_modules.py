@@ -35,7 +35,8 @@ def quantizable(hf: Any) -> list[TargetModule]:
 def with_device(hf: Any) -> Any:
     """A module as `transformers` has models."""
     if not isinstance(hf, transformers.PreTrainedModel):
-        hf.device, hf.all_tied_weights_keys = torch.device("cpu"), {}
+        hf.device = torch.device("cpu")
+        hf.all_tied_weights_keys = {}
     return hf
 
 
@@ -65,7 +66,8 @@ def random(module: Any, seed: int = 0) -> Any:
 @pytest.mark.parametrize("kind", [lambda: Conv1D(30, 40), lambda: FalconLinear(40, 30)])
 def test_a_layer_of_another_class_gives_the_product_of_its_integers(kind: Any) -> None:
     hf = nn.Sequential(random(kind()))
-    own, rows = hf[0], torch.randn(7, 40)
+    own = hf[0]
+    rows = torch.randn(7, 40)
     true = own(rows)
     weight = own.weight.t() if isinstance(own, Conv1D) else own.weight
     (place,) = quantize(hf)
@@ -161,7 +163,8 @@ def test_weights_of_experts_may_be_wider_than_the_rows() -> None:
     hf: Any = experts("mixtral")
     quantize(hf)
     rows, chosen, weights = routed(6, 4)
-    found, true = hf.experts(rows.bfloat16(), chosen, weights), hf.experts(rows, chosen, weights)
+    found = hf.experts(rows.bfloat16(), chosen, weights)
+    true = hf.experts(rows, chosen, weights)
     assert found.dtype == torch.bfloat16
     assert (found - true).norm() < 0.03 * true.norm()
 
@@ -197,8 +200,11 @@ def test_quantized_weights_can_be_read_but_not_computed_with() -> None:
     quantize(hf)
     hf.config = transformers.LlamaConfig()
     set_activation_dtype(hf, torch.bfloat16)
-    weight, rows = hf[0].weight, torch.randn(3, 40)
-    assert (weight.dtype, weight.device, weight.shape) == (torch.bfloat16, rows.device, (30, 40))
+    weight = hf[0].weight
+    rows = torch.randn(3, 40)
+    assert weight.dtype == torch.bfloat16
+    assert weight.device == rows.device
+    assert weight.shape == (30, 40)
     with pytest.raises(TypeError):
         nn.functional.linear(rows.bfloat16(), weight)
     with pytest.raises(TypeError):

@@ -84,7 +84,8 @@ def test_half_a_character_behind_an_added_token_is_left_out(kind: str) -> None:
     added = ["    ", "<｜tool▁call｜>"]
     backend.add_tokens([AddedToken(name, special=False, normalized=False) for name in added])
     tokenizer = Tokenizer(backend)
-    own, half = backend.convert_tokens_to_ids(added), tokenizer.encode("🦜")[-4:-1]
+    own = backend.convert_tokens_to_ids(added)
+    half = tokenizer.encode("🦜")[-4:-1]
     beyond = len(backend) + 5
     for count in range(1, len(half) + 1):
         for before in ([own[0]], [own[1]], [*own, *own], [beyond], [own[0], beyond]):
@@ -122,21 +123,25 @@ def test_the_fingerprint_is_that_of_a_used_tokenizer(tmp_path: Path) -> None:
 
 
 def test_builtin_tokenizer_round_trips() -> None:
-    tokenizer, rng = load_tokenizer("builtin"), random.Random(0)
+    tokenizer = load_tokenizer("builtin")
+    rng = random.Random(0)
     for text in TEXTS:
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
         assert "".join(streamed(tokenizer, ids)) == text
     for _ in range(30):
         ids = [rng.randrange(4, 2000) for _ in range(60)]
-        pieces, whole = "".join(streamed(tokenizer, ids)), tokenizer.decode(ids)
+        pieces = "".join(streamed(tokenizer, ids))
+        whole = tokenizer.decode(ids)
         assert pieces.replace("\ufffd", "") == whole.replace("\ufffd", "")
 
 
 @given(st.text("ab#", max_size=30), st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3))
 def test_stop_strings_cut_where_a_search_of_the_whole_text_would(text, stop) -> None:
     stream = TextStream(Detokenizer(Letters()), stop)
-    out, stopped, place = "", False, -1
+    out = ""
+    stopped = False
+    place = -1
     while not stopped and place + 1 < len(text):
         place += 1
         out += stream.push(ord(text[place]))[1]

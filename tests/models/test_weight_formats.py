@@ -35,7 +35,9 @@ from tests.support.tiny_models import make_hf
 
 pytestmark = pytest.mark.numeric
 
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+BF16 = torch.bfloat16
+F16 = torch.float16
+F32 = torch.float32
 needs_half = pytest.mark.skipif(not prepacks(BF16), reason="no products in bfloat16 here")
 
 
@@ -109,7 +111,9 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Exactness, "any_number", lambda *_: PassRows(36, 1) if exact else None)
-    read, made, real = list[Any](), list[weakref.ref[Any]](), room.read
+    read = list[Any]()
+    made = list[weakref.ref[Any]]()
+    real = room.read
 
     def counted(planned: Any) -> Any:
         assert not [one for one in made if one() is not None]  # one at a time in memory
@@ -154,7 +158,8 @@ def test_the_weights_are_those_that_the_named_dtype_gives(
         named = load_model(ModelSpec(half_folder, "cpu", name))
         assert auto.dtype == named.dtype == getattr(torch, name)
         assert not named.origin.dtype_why
-        ours, theirs = auto.hf.state_dict(), named.hf.state_dict()
+        ours = auto.hf.state_dict()
+        theirs = named.hf.state_dict()
         assert ours.keys() == theirs.keys()
         for key, one in ours.items():
             same = [t.to_dense() if t.is_mkldnn else t for t in (one, theirs[key])]
@@ -234,7 +239,8 @@ def fail(*_: object, **__: object) -> Any:
 @pytest.mark.parametrize("allowed", ["high", "medium", "one device"])
 def test_float32_means_float32(allowed: str) -> None:
     """A program that ngt runs in may have allowed less; what is remembered meanwhile is apart."""
-    cpu, reported = torch.device("cpu"), RecordingReporter()
+    cpu = torch.device("cpu")
+    reported = RecordingReporter()
     full = Trial("ways", cpu, (), bool).key
     try:
         if allowed == "one device":
@@ -272,7 +278,8 @@ def test_weights_stay_unpacked_without_avx2(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_tokens_are_those_of_plain_decoding_and_v_names_the_feature(half_folder: str) -> None:
     words = ["summarize", HARBOUR, "-m", half_folder, "--max-tokens", "24", "--device", "cpu"]
-    plain, drafted = ngt(*words, "--method", "none"), ngt(*words, "-v")
+    plain = ngt(*words, "--method", "none")
+    drafted = ngt(*words, "-v")
     assert plain.stdout == drafted.stdout
     assert plain.stdout
     told = " ".join(drafted.stderr.decode().split())
