@@ -83,13 +83,13 @@ class NoStream:
     def __init__(self, *_: Any) -> None:
         pass
 
-    def wait_stream(self, other: Any) -> None:
+    def wait_stream(self, stream: Any) -> None:
         pass
 
 
 @pytest.fixture(autouse=True)
 def pools(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """CUDA's graphs on a CPU: operations on fixed memory. The pools that they were given."""
+    """Replace CUDA graphs by operations on fixed memory; return the memory pools that they get."""
     GIVEN.clear()
     numbers = itertools.count()
     for name, stand_in in {
@@ -105,24 +105,24 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return GIVEN
 
 
-def switched_on(model: TargetModel, said: list[str] | None = None) -> TargetModel:
-    warn = said.append if said is not None else pytest.fail
+def with_capture(model: TargetModel, warnings: list[str] | None = None) -> TargetModel:
+    warn = warnings.append if warnings is not None else pytest.fail
     with reporting_to(CallsOf(warn=warn)):
         model.passes.switch_on(torch.device("cuda"))
     return model
 
 
 def passes(model: TargetModel, count: int = 24) -> list[torch.Tensor]:
-    """The scores of passes over random trees, of which random rows are kept."""
+    """The logits of forward passes over random trees, of which random rows are kept."""
     rng = random.Random(3)
-    out = []
+    logits = []
     model.start(150)
     model.prefill([rng.randrange(VOCABULARY) for _ in range(30)])
     for i in range(count):
         tree = a_tree(rng.choice([0, 3, 7, 10]), seed=i)
-        out.append(model.forward(rng.randrange(VOCABULARY), tree).clone())
+        logits.append(model.forward(rng.randrange(VOCABULARY), tree).clone())
         model.keep([0, 2, 3][: rng.randrange(4)] if len(tree) > 3 else [])
-    return out
+    return logits
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -133,12 +133,12 @@ def test_captured_passes_give_the_bits_of_eager_ones(
     eager, model = (
         target_model(make_hf(family).to(dtype), make_target().tokenizer, family) for _ in range(2)
     )
-    found = passes(switched_on(model))
+    logits = passes(with_capture(model))
     assert model.passes.capturing == SUPPORTED
     assert model.passes.captured >= 3
-    assert all(map(torch.equal, found, passes(eager)))
+    assert all(map(torch.equal, logits, passes(eager)))
     assert eager.passes.captured == 0
-    assert all(map(torch.equal, passes(model), found))  # a second sequence in the same buffers
+    assert all(map(torch.equal, passes(model), logits))  # a second sequence in the same buffers
     assert len(pools) >= 3
     assert set(pools) == {0}
 
@@ -150,34 +150,35 @@ def test_captured_passes_give_the_bits_of_eager_ones(
         lambda packed, length: length,
     ],
 )
-def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides: Any) -> None:
-    """What a model decides in Python shows, as captures are tried with another token and length."""
-    said: list[str] = []
-    model = switched_on(make_target(), said)
+def test_a_capture_that_gives_other_logits_is_switched_off_with_one_warning(decides: Any) -> None:
+    """Decisions of a model in Python show, as captures are tried with another token and length."""
+    warnings: list[str] = []
+    model = with_capture(make_target(), warnings)
     eager = make_target()
-    for one in (model, eager):
-        one.passes._run_eagerly = lambda packed, shape, length, step=one.passes._run_eagerly: (
-            step(packed, shape, length)[0] + decides(packed, length),
+    for either in (model, eager):
+        run_eagerly = either.passes._run_eagerly
+        either.passes._run_eagerly = lambda packed, shape, length, run=run_eagerly: (
+            run(packed, shape, length)[0] + decides(packed, length),
         )
     assert all(map(torch.equal, passes(model), passes(eager)))
-    assert len(said) == 1
-    assert "logits differed" in said[0]
+    assert len(warnings) == 1
+    assert "logits differed" in warnings[0]
     assert model.passes.captured == 0
     assert "logits differed" in model.passes.capturing.why
 
 
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of keys that sliding layers are given, where a plan names them one by one."""
+    """The numbers of keys that sliding layers get, where a plan lists their positions."""
     counts: list[int] = []
     write = KVLayer.write
 
-    def watched(layer: KVLayer, plan: PassPlan, *states: torch.Tensor) -> Any:
+    def write_and_count(layer: KVLayer, plan: PassPlan, *states: torch.Tensor) -> Any:
         if isinstance(plan.sliding, torch.Tensor):
             counts.append(len(plan.sliding))
         return write(layer, plan, *states)
 
-    monkeypatch.setattr(KVLayer, "write", watched)
+    monkeypatch.setattr(KVLayer, "write", write_and_count)
     return counts
 
 
@@ -185,25 +186,25 @@ def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_captured_passes_of_sliding_layers_attend_to_their_window_alone(
     family: str, gathered: list[int]
 ) -> None:
-    """A graph is replayed at any length: it finds the window by its inputs."""
-    model = switched_on(make_target(family, max_position_embeddings=900))
+    """A graph is replayed at any length, so the window must come from its inputs."""
+    model = with_capture(make_target(family, max_position_embeddings=900))
     model.context = 900
-    ids = random.Random(3).choices(range(4, VOCABULARY), k=300)
+    token_ids = random.Random(3).choices(range(4, VOCABULARY), k=300)
     model.start(800)
-    model.prefill(ids)
+    model.prefill(token_ids)
     for step in range(40):
-        found = model.forward(4, a_tree(7, seed=step))
+        logits = model.forward(4, a_tree(7, seed=step))
         with torch.inference_mode():
-            right = model.hf(torch.tensor([[*ids, 4]])).logits[0, -1]
-        assert torch.allclose(found[0], right, atol=2e-3, rtol=1e-3)
+            expected = model.hf(torch.tensor([[*token_ids, 4]])).logits[0, -1]
+        assert torch.allclose(logits[0], expected, atol=2e-3, rtol=1e-3)
         model.keep(())
-        ids.append(4)
+        token_ids.append(4)
     assert model.passes.captured >= 1
     assert set(gathered) == {11 + 8}
 
 
 @pytest.mark.parametrize("family", ["mistral-sliding", "gemma3-sliding"])
-def test_captured_passes_of_several_texts_attend_to_their_windows_alone(
+def test_captured_passes_of_a_batch_attend_to_their_windows_alone(
     family: str, gathered: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ngtcli.decoding.model.STAYING_DEVICES", {"cpu"})
@@ -211,20 +212,20 @@ def test_captured_passes_of_several_texts_attend_to_their_windows_alone(
     model.context = 900
     model.end_ids = frozenset()
     model.hf.generation_config.eos_token_id = None
-    ids = random.Random(4).choices(range(4, VOCABULARY), k=300)
-    texts = [ids[:length] for length in (5, 90, 200, 300)]
-    truth = {tuple(text): generate(model.hf, text, 24) for text in texts}
-    switched_on(model)
-    drafters = separate_drafters(lambda: Scripted(drafts_of(truth, wrong=1)), 24)
-    found = decode_batch(model, texts, drafters, 4, limits=lambda _: Limits(24, 24))
-    assert outputs(found) == [truth[tuple(text)] for text in texts]
+    token_ids = random.Random(4).choices(range(4, VOCABULARY), k=300)
+    prompt_ids = [token_ids[:length] for length in (5, 90, 200, 300)]
+    expected = {tuple(text): generate(model.hf, text, 24) for text in prompt_ids}
+    with_capture(model)
+    drafting = separate_drafters(lambda: Scripted(drafts_of(expected, wrong=1)), 24)
+    sequences = decode_batch(model, prompt_ids, drafting, 4, limits=lambda _: Limits(24, 24))
+    assert outputs(sequences) == [expected[tuple(text)] for text in prompt_ids]
     assert model.passes.captured >= 1
     assert gathered
 
 
 @pytest.mark.usefixtures("buffers_move")
 def test_captures_are_dropped_when_the_buffers_move() -> None:
-    model = switched_on(make_target(max_position_embeddings=900))
+    model = with_capture(make_target(max_position_embeddings=900))
     model.context = 900
     model.start(8)
     model.prefill([1, 2, 3])
@@ -248,7 +249,7 @@ def test_a_text_that_is_left_alone_is_captured_again() -> None:
     ids = prompts(2, seed=12)
     model.end_ids = frozenset()
     alone = [plain(model, text, max_tokens=50) for text in ids]
-    switched_on(model)
+    with_capture(model)
     for longer in (0, 1):
         model.drop_cache()
         most = [50 if i == longer else 5 for i in range(2)]
@@ -261,7 +262,7 @@ def test_a_text_that_is_left_alone_is_captured_again() -> None:
 
 def test_no_more_shapes_are_held_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured, "_MAX_SHAPES", 3)
-    model = switched_on(make_target())
+    model = with_capture(make_target())
     model.start(150)
     model.prefill([1, 2, 3])
     for nodes in (0, 1, 3, 7, 11, 0):
@@ -277,7 +278,7 @@ def test_the_step_that_captures_teaches_no_cost() -> None:
             if outcome.seconds is not None:
                 spent.append(outcome.rows)
 
-    run = decode(switched_on(make_target()), Watching(lambda ids, b: chain([1, 2])), [5, 6, 7])
+    run = decode(with_capture(make_target()), Watching(lambda ids, b: chain([1, 2])), [5, 6, 7])
     shapes = run.model.passes.captured
     assert shapes >= 1
     assert len(spent) == run.statistics.steps - shapes
@@ -289,7 +290,7 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(
 ) -> None:
     """Where memory ended a shape is tried again later."""
     said: list[str] = []
-    model = switched_on(make_target(), said)
+    model = with_capture(make_target(), said)
     eager = make_target()
     capture = model.passes._capture
     failures = [1]
@@ -313,7 +314,7 @@ def test_shapes_are_captured_after_some_passes_in_one_pool_until_none_is_left(
     monkeypatch: pytest.MonkeyPatch, pools: list[Any]
 ) -> None:
     monkeypatch.setattr(captured, "USES", 2)
-    model = switched_on(make_target())
+    model = with_capture(make_target())
     model.start(100)
     model.prefill([1, 2, 3])
     for tree in (a_tree(0), a_tree(3)):
@@ -378,7 +379,7 @@ def test_a_head_begins_as_layers_that_few_kernels_compute(family: str) -> None:
 def test_exact_passes_replay_no_graph_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph has the kernels of its capture, whose bits an exact forward pass must not have."""
     monkeypatch.setattr("ngtcli.decoding.model.STAYING_DEVICES", {"cpu"})
-    model = switched_on(make_target("mistral-sliding", max_position_embeddings=900))
+    model = with_capture(make_target("mistral-sliding", max_position_embeddings=900))
     model.context = 900
     captured = []
     for numerics in (NOT_EXACT, Numerics(PassRows.fixed(8)), NOT_EXACT):

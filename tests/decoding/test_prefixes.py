@@ -95,7 +95,7 @@ def shared() -> TargetModel:
 
 @pytest.fixture
 def model() -> TargetModel:
-    """As if it had just been loaded."""
+    """A model that keeps nothing yet, as when it has just been loaded."""
     return anew(shared())
 
 
@@ -107,17 +107,17 @@ def anew(model: TargetModel, memory: bool = True) -> TargetModel:
 
 def read(
     model: TargetModel,
-    ids: list[int],
+    token_ids: list[int],
     cache_policy: CachePolicy | None = MINE,
     rows: int | None = None,
 ) -> list[int]:
-    """Where the chunks begin that are read."""
-    began: list[int] = []
-    model.start(3 * CHUNK, Numerics(rows and PassRows.fixed(rows)), ids, cache_policy)
-    done = model.length
-    assert model.reused.tokens == done
-    model.prefill(ids[done:], CHUNK, lambda at: began.append(done + at))
-    return began
+    """Prefill the tokens that are not cached; return the positions at which chunks began."""
+    starts: list[int] = []
+    model.start(3 * CHUNK, Numerics(rows and PassRows.fixed(rows)), token_ids, cache_policy)
+    cached = model.length
+    assert model.reused.tokens == cached
+    model.prefill(token_ids[cached:], CHUNK, lambda position: starts.append(cached + position))
+    return starts
 
 
 def rows_of(model: TargetModel) -> list[Tensor]:
@@ -127,34 +127,36 @@ def rows_of(model: TargetModel) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("kind", "rows"), [(kind, 8 * (at % 2) or None) for at, kind in enumerate(KINDS)]
 )
-def test_rows_that_were_kept_are_those_of_a_fresh_prefill(
+def test_cached_rows_are_those_of_a_fresh_prefill(
     kind: str, rows: int | None, tmp_path: Path
 ) -> None:
     model = as_target(KINDS[kind](tmp_path / "model"))
     assert read(model, OTHER, DISK, rows) == [0, CHUNK, 2 * CHUNK]
-    wanted = rows_of(model)
+    expected = rows_of(model)
 
-    def found() -> bool:
-        """Of sliding layers what the window needs is there, and perhaps more."""
+    def rows_are_right() -> bool:
+        """Sliding layers hold at least what the window needs."""
         return all(
-            rows.shape[2] >= min(11, whole.shape[2])
-            and torch.equal(rows, whole[:, :, whole.shape[2] - rows.shape[2] :])
-            for rows, whole in zip(model.cache.rows(), wanted, strict=True)
+            rows.shape[2] >= min(11, fresh.shape[2])
+            and torch.equal(rows, fresh[:, :, fresh.shape[2] - rows.shape[2] :])
+            for rows, fresh in zip(model.cache.rows(), expected, strict=True)
         )
 
     anew(model)
     assert read(model, IDS, DISK, None if rows else 8) == [0, CHUNK, 2 * CHUNK]
     assert read(model, OTHER, DISK, rows) == [CHUNK, 2 * CHUNK]
-    assert found()  # from the cache
+    assert rows_are_right()  # from the cache
     assert read(model, IDS[1:], rows=rows)[0] == 0
     assert read(model, OTHER, rows=rows) == [2 * CHUNK]
-    assert found()  # from memory
-    assert model.reused.from_disk == 0 < model.reused.seconds
+    assert rows_are_right()  # from memory
+    assert model.reused.from_disk == 0
+    assert model.reused.seconds > 0
     assert model.reused.read_s > 0
     anew(model)
     assert read(model, OTHER, DISK, rows) == [2 * CHUNK]
-    assert found()  # from disk
-    assert model.reused.from_disk == model.reused.tokens == 2 * CHUNK
+    assert rows_are_right()  # from disk
+    assert model.reused.from_disk == 2 * CHUNK
+    assert model.reused.tokens == 2 * CHUNK
 
 
 def test_a_chunk_has_the_size_of_the_prefills(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,54 +171,60 @@ def test_a_chunk_has_the_size_of_the_prefills(monkeypatch: pytest.MonkeyPatch) -
         assert run.statistics.cached_tokens == cached
 
 
-def test_answers_are_the_same_whatever_is_kept(model: TargetModel) -> None:
-    """Drafted, captured or not, one by one and together."""
+def test_a_prefix_cache_changes_no_answer(model: TargetModel) -> None:
+    """With drafts, captured or not, one by one and in a batch."""
     drafter = make_drafter("trie", DraftSettings())
     prompts = [[*IDS, 5], [*IDS[: CHUNK + 9], 7], [*IDS, 9], [*OTHER, 5]]
     model.passes.switch_on(model.device)
-    wanted = [decode(model, drafter, prompt).output for prompt in prompts]
+    expected = [decode(model, drafter, prompt).output for prompt in prompts]
     runs = [decode(model, drafter, prompt, cache_policy=MINE) for prompt in prompts]
-    assert [run.output for run in runs] == wanted
+    assert [run.output for run in runs] == expected
     assert [run.statistics.cached_tokens // CHUNK for run in runs] == [0, 1, 2, 1]
-    members = decode_batch(model, prompts, separate_drafts(), 3, cache_policy=MINE)
-    assert [member.token_ids[:20] for member in members] == [ids[:20] for ids in wanted]
-    assert [m.statistics.cached_tokens // CHUNK for m in members] == [2, 1, 2, 2]
+    sequences = decode_batch(model, prompts, separate_drafts(), 3, cache_policy=MINE)
+    assert [sequence.token_ids[:20] for sequence in sequences] == [
+        tokens[:20] for tokens in expected
+    ]
+    assert [sequence.statistics.cached_tokens // CHUNK for sequence in sequences] == [2, 1, 2, 2]
 
 
-def test_a_text_begins_where_one_like_it_was_left_half_read(model: TargetModel) -> None:
-    """Beside another that has its first chunk: the rows of the others are not those of zeros."""
+def test_a_prefill_continues_where_an_equal_prompt_was_left_half_read(model: TargetModel) -> None:
+    """Slot 0 holds its first chunk; the rows of the later ones must not be zeros."""
     read(model, IDS)
-    wanted = rows_of(model)
+    expected = rows_of(model)
     read(anew(model), OTHER)
     model.resize(2, 4 * CHUNK)
     for reused in (CHUNK, 2 * CHUNK):
         model.start(3 * CHUNK, token_ids=IDS, cache_policy=MINE, slot=1)
         assert model.reused.tokens == reused
         model.prefill(IDS[model.length :], CHUNK)
-        region = model.cache.slots[1]
-        places = slice(region.start, region.start + region.length)
+        slot = model.cache.slots[1]
+        positions = slice(slot.start, slot.start + slot.length)
         layers = model.cache.layers
-        found = [one[:, :, places] for layer in layers for one in (layer.keys, layer.values)]
-        assert all(map(torch.equal, found, wanted))
+        tensors = [
+            tensor[:, :, positions] for layer in layers for tensor in (layer.keys, layer.values)
+        ]
+        assert all(map(torch.equal, tensors, expected))
 
 
-@pytest.mark.parametrize("stay", [False, True])
-def test_a_text_that_leaves_its_slot_for_the_first_one_keeps_its_rows(
-    stay: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fixed_buffers", [False, True])
+def test_a_sequence_that_moves_to_the_first_slot_keeps_its_rows(
+    fixed_buffers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when it goes on alone after a batch: its chunks lie where buffers are about to change."""
-    monkeypatch.setattr("ngtcli.decoding.model.STAYING_DEVICES", {"cpu"} if stay else set())
+    """A sequence that goes on alone after a batch moves; its chunks lie in buffers that change."""
+    monkeypatch.setattr(
+        "ngtcli.decoding.model.STAYING_DEVICES", {"cpu"} if fixed_buffers else set()
+    )
     model = anew(shared())
     read(model, IDS)
-    wanted = rows_of(model)
-    mine = random.Random(2).choices(range(4, 90), k=2 * CHUNK + 9)
-    read(anew(model), mine)
+    expected = rows_of(model)
+    own_tokens = random.Random(2).choices(range(4, 90), k=2 * CHUNK + 9)
+    read(anew(model), own_tokens)
     model.resize(2, 4 * CHUNK)
     model.start(3 * CHUNK, token_ids=IDS, cache_policy=MINE, slot=1)
     model.prefill(IDS, CHUNK)
     assert read(model, IDS) == [2 * CHUNK]
     assert len(model.cache.slots) == 1
-    assert all(map(torch.equal, model.cache.rows(), wanted))
+    assert all(map(torch.equal, model.cache.rows(), expected))
 
 
 def test_exact_passes_get_no_rows_that_another_kernel_computed(
@@ -373,49 +381,49 @@ def test_an_interrupted_start_leaves_no_chunk_without_its_rows(
 ) -> None:
     read(model, OTHER)
     read(model, IDS)
-    wanted = rows_of(model)
+    expected = rows_of(model)
     clear = KVCache._clear
 
-    def interrupted(*own: Any) -> None:
-        clear(*own)
+    def clear_and_interrupt(*args: Any) -> None:
+        clear(*args)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(KVCache, "_clear", interrupted)
+        patched.setattr(KVCache, "_clear", clear_and_interrupt)
         read(model, IDS[1:])
     read(model, IDS)
-    assert all(map(torch.equal, model.cache.rows(), wanted))
+    assert all(map(torch.equal, model.cache.rows(), expected))
 
 
-def test_another_model_finds_nothing(model: TargetModel) -> None:
-    """Of weights, dtype, layers, or number of threads."""
+def test_another_model_reuses_no_prefix(model: TargetModel) -> None:
+    """A model is another if its weights, dtype, layers or number of threads differ."""
     read(model, IDS, DISK)
     model.prefixes.store(model.cache)
     names = {model.prefixes._model}
     for change in ("weights", "dtype", "packed", "threads"):
-        other = as_target(tiny().to(torch.bfloat16) if change == "dtype" else tiny())
+        other_model = as_target(tiny().to(torch.bfloat16) if change == "dtype" else tiny())
         if change == "packed":
-            packed(other.hf)
-        other.origin = Origin("others") if change == "weights" else model.origin
-        before = torch.get_num_threads()
-        torch.set_num_threads(before + (change == "threads"))
-        other.keep_prefixes(memory=False)
-        torch.set_num_threads(before)
-        assert read(other, IDS, DISK)[0] == 0, change
-        names.add(other.prefixes._model)
+            packed(other_model.hf)
+        other_model.origin = Origin("others") if change == "weights" else model.origin
+        thread_count = torch.get_num_threads()
+        torch.set_num_threads(thread_count + (change == "threads"))
+        other_model.keep_prefixes(memory=False)
+        torch.set_num_threads(thread_count)
+        assert read(other_model, IDS, DISK)[0] == 0, change
+        names.add(other_model.prefixes._model)
     assert len(names) == 5
 
 
-def test_weights_that_took_the_place_of_others_have_another_name(tmp_path: Path) -> None:
-    """Of the same size, the same ends and the same time, as where a copy keeps times."""
+def test_replaced_weights_have_another_fingerprint(tmp_path: Path) -> None:
+    """The new file has the size, the ends and the time of the old one, as some copies have."""
     path = tmp_path / "model.safetensors"
     path.write_bytes(bytes(3 << 20))
-    about = path.stat()
+    status = path.stat()
     before = fingerprint(str(tmp_path))
     assert fingerprint(str(tmp_path)) == before
-    while path.stat().st_ctime_ns == about.st_ctime_ns:  # as fine as the system's clock
+    while path.stat().st_ctime_ns == status.st_ctime_ns:  # until the system's clock advances
         path.write_bytes(bytes(3 << 19) + b"1" + bytes((3 << 19) - 1))
-        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert fingerprint(str(tmp_path)) != before
 
 
@@ -429,21 +437,21 @@ def test_weights_that_took_the_place_of_others_have_another_name(tmp_path: Path)
         ("on", False, "a key", False, math.inf),
     ],
 )
-def test_the_setting_says_what_goes_to_disk(
+def test_keep_documents_decides_what_is_written_to_disk(
     keep: str, many: bool, owner: str, reads_disk: bool, min_disk_s: float
 ) -> None:
     session = object.__new__(LocalSession)
     session.settings = Settings.of(keep_documents=keep, cache_mb=5)
     session.owner = owner
-    found = session.cache_policy(many)
-    assert found.owner == owner
-    assert found.reads_disk == reads_disk
-    assert found.min_disk_s == min_disk_s
-    assert found.max_disk_bytes == 5_000_000 * reads_disk
+    policy = session.cache_policy(many)
+    assert policy.owner == owner
+    assert policy.reads_disk == reads_disk
+    assert policy.min_disk_s == min_disk_s
+    assert policy.max_disk_bytes == 5_000_000 * reads_disk
 
 
 def test_prompts_about_the_same_documents_begin_alike() -> None:
-    """Whatever is asked: documents come first, in a stable order, and the question last."""
+    """Documents come first, in a stable order, and the question last."""
     paths = [HARBOUR, HARBOUR.replace("harbour.txt", "orchard.md")]
 
     def ids(*words: str) -> list[int]:
@@ -453,10 +461,10 @@ def test_prompts_about_the_same_documents_begin_alike() -> None:
     documents = [f for path in paths for f in ("-d", path)]
     commands = [("ask", "Who came?", *documents), ("ask", "What grows?", *documents)]
     commands += [("ask", "Who?", *documents, "-p", "chat"), ("summarize", *paths)]
-    found = [ids(*words) for words in commands]
-    same = len(os.path.commonprefix(found))
-    assert same > 800
-    assert all(same > len(one) - 40 for one in found)
+    prompts = [ids(*words) for words in commands]
+    common = len(os.path.commonprefix(prompts))
+    assert common > 800
+    assert all(common > len(prompt) - 40 for prompt in prompts)
 
 
 def test_a_second_command_reads_only_what_is_new(
