@@ -120,7 +120,8 @@ class HttpFlags:
             with closing(listening):
                 url = f"http://{address.shown(listening.getsockname()[1])}"
                 lines = [
-                    f"{url}/ is a page for browsers, {url}/v1 for programs that speak OpenAI's API"
+                    f"{url}/ is a page for browsers,"
+                    f" {url}/v1 is for programs that speak OpenAI's API"
                 ]
                 is_private = address.is_local and not address.keys
                 of_user = is_private and http_guard.knows_users(listening)
