@@ -63,6 +63,11 @@ _DEFAULTS = (
     "A model's card, a preset, settings files and NGT_* variables override these defaults:"
     r" ngt config show \[-p PRESET] prints the values in effect."
 )
+# By command and unknown flag: the flag of the command that does what the other does elsewhere.
+_OTHER_FLAGS = {
+    ("summarize", "--each"): "Give --per-file to summarize each file separately.",
+    ("ask", "--per-file"): "Give --each to ask about each file separately.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +330,8 @@ def _cache_within_bound(*, verbose: bool) -> Iterator[None]:
 def _hints_for_flags(context: typer.Context, settings: Sequence[str]) -> Iterator[None]:
     """Turn the error for an unknown flag into a UsageError with a hint, where there is one.
 
-    There is one for flags of earlier versions, and for settings of the command that only `--set`
-    gives.
+    There is one for flags of earlier versions, for settings of the command that only `--set` gives,
+    and for flags of another command that do the same.
     """
     try:
         yield
@@ -337,6 +342,7 @@ def _hints_for_flags(context: typer.Context, settings: Sequence[str]) -> Iterato
             raise
         hint = removed_flag(context.command_path.removeprefix("ngt "), flag)
         hint = hint or _hint_of_set(flag, settings)
+        hint = hint or _OTHER_FLAGS.get((context.info_name, flag), "")
         if not hint:
             raise
         raise UsageError(f"unknown option {flag}", hint=hint) from None
