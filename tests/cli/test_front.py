@@ -85,8 +85,8 @@ def test_config_show_hides_the_password(given: str, monkeypatch: pytest.MonkeyPa
         ),
         (["--set", "n=99"], "--set n is 99\nGive a value from 2 to 64."),
         (
-            ["--per-file"],
-            "unknown option --per-file\nGive --each to ask about each file separately.",
+            ["--each"],
+            "unknown option --each\nGive --per-file to summarize each file separately.",
         ),
         (["--n", "9"], "unknown option --n\nGive --set n=VALUE."),
         (["--no-background"], "unknown option --no-background\nGive --set background=none."),
