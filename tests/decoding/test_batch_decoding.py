@@ -222,6 +222,24 @@ def test_logits_that_are_not_numbers_fail_in_exact_forward_passes() -> None:
         Run(model, drafter, Context([5, 6, 7]), GREEDY, Limits(9, 7), numerics=exact).finish()
 
 
+class LimitedMemory:
+    """Let forward passes over too many rows or sequences run out of memory, and count these."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, max_rows: int = 1000, max_sequences: int = 1000
+    ) -> None:
+        self.failures = 0
+        score = TargetModel.score
+
+        def score_within_memory(model: TargetModel, layout: Any) -> Any:
+            if len(layout.ids) > max_rows or len(layout.spans) > max_sequences:
+                self.failures += 1
+                raise MemoryError
+            return score(model, layout)
+
+        monkeypatch.setattr(TargetModel, "score", score_within_memory)
+
+
 @pytest.mark.parametrize(("max_rows", "max_sequences"), [(3, 1000), (1000, 2), (1, 1000)])
 def test_a_batch_that_runs_out_of_memory_shrinks_and_loses_no_sequence(
     monkeypatch: pytest.MonkeyPatch, max_rows: int, max_sequences: int
@@ -229,21 +247,12 @@ def test_a_batch_that_runs_out_of_memory_shrinks_and_loses_no_sequence(
     model = cached_target("qwen3")
     prompt_ids = prompts(5, seed=6)
     expected = decode_each_alone(model, prompt_ids)
-    score = TargetModel.score
-    failures = 0
+    memory = LimitedMemory(monkeypatch, max_rows, max_sequences)
 
-    def score_within_memory(model: TargetModel, layout: Any) -> Any:
-        nonlocal failures
-        if len(layout.ids) > max_rows or len(layout.spans) > max_sequences:
-            failures += 1
-            raise MemoryError
-        return score(model, layout)
-
-    monkeypatch.setattr(TargetModel, "score", score_within_memory)
     sequences = decode_batch(model, prompt_ids, random_drafters(), 5)
 
     assert outputs(sequences) == expected
-    assert failures > 0
+    assert memory.failures > 0
 
 
 def test_a_sequence_waits_until_there_is_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

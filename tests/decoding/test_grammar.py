@@ -40,7 +40,7 @@ from ngtcli.drafting.registry import method_names
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.tokenizer import Tokenizer
-from tests.decoding.test_batch_decoding import Memory
+from tests.decoding.test_batch_decoding import LimitedMemory
 from tests.support import families, thinking_models
 from tests.support.batches import auto_drafts, decode_batch, outputs, separate_drafts, sequence_of
 from tests.support.helpers import FakeBackend, examples
@@ -388,7 +388,7 @@ def eight_sequences(model: TargetModel) -> tuple[list[list[int]], Any, list[list
 
 @pytest.mark.parametrize(
     ("family", "short"),
-    [("gemma3-sliding", {}), ("llama", {"rows": 12}), ("gemma3-sliding", {"texts": 3})],
+    [("gemma3-sliding", {}), ("llama", {"max_rows": 12}), ("gemma3-sliding", {"max_sequences": 3})],
 )
 def test_batched_sequences_have_the_tokens_of_single_ones(
     family: str, short: dict[str, int], monkeypatch: pytest.MonkeyPatch
@@ -396,7 +396,7 @@ def test_batched_sequences_have_the_tokens_of_single_ones(
     """Also where memory ends: then drafts are cut, or sequences preempted and prefilled again."""
     model = cached_tiny(family)
     prompts, limits, single_outputs = eight_sequences(model)
-    memory = Memory(monkeypatch, **short)
+    memory = LimitedMemory(monkeypatch, **short)
     for drafting in (
         separate_drafts("trie"),
         separate_drafts("lookahead"),
@@ -405,7 +405,7 @@ def test_batched_sequences_have_the_tokens_of_single_ones(
     ):
         batched = decode_batch(model, prompts, drafting, 8, SAMPLED, limits)
         assert outputs(batched) == single_outputs
-    assert bool(memory.refused) == bool(short)
+    assert bool(memory.failures) == bool(short)
 
 
 @pytest.mark.parametrize("steps", [0, 1])
