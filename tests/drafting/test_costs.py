@@ -1,4 +1,4 @@
-"""What a pass costs: measured, stored, read back, refused when it cannot be."""
+"""The costs of forward passes: measured, stored, loaded, refused when they cannot be true."""
 
 import random
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.sizes import row_sizes
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
 from ngtcli.engine.local import LocalSession
+from ngtcli.engine.memory import AutoMemory
 from ngtcli.engine.request import OtherModelError
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import ModelError
@@ -27,39 +28,45 @@ MEASURED = {1: 0.05, 8: 0.1}
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session calibrates in no time."""
+def instant_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have sessions take these costs for measured ones."""
     monkeypatch.setattr("ngtcli.engine.memory.calibrate", lambda _: CostCurve(MEASURED))
 
 
 TINY_SETTINGS = Settings.of(background="none")  # its tokenizer knows no words
 
 
-def tiny_session(said: list[str], persist: bool = True) -> LocalSession:
-    tiny: Any = make_target()
+def tiny_session(warnings: list[str], persist: bool = True) -> LocalSession:
+    model: Any = make_target()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: tiny)
-        reported = CallsOf(warn=said.append)
-        with reporting_to(reported):
+        patch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: model)
+        with reporting_to(CallsOf(warn=warnings.append)):
             return LocalSession(TINY_SETTINGS, persist)
+
+
+def repeating_prompt() -> Prompt:
+    """Return a prompt in which every method that copies finds something."""
+    ids = [5, 6, 7, 5, 6, 7, 5, 6]
+    return Prompt("", ids, (tuple(ids),), ())
 
 
 def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() -> None:
     model = make_target()
     curve = calibration.calibrate(model)
     assert curve.rows == list(row_sizes("cpu", calibration.MOST_ROWS))
-    assert all(s > 0 for s in curve.by_rows().values())
+    assert all(seconds > 0 for seconds in curve.by_rows().values())
+
     model.start(8)
     model.prefill([5, 6])
     assert model.length == 2
 
 
-def test_a_short_context_is_timed_as_far_as_it_goes() -> None:
+def test_no_pass_is_timed_that_the_context_has_no_room_for() -> None:
     model = make_target(max_position_embeddings=20)
     assert max(calibration.calibrate(model).rows) < 20
 
 
-def test_time_that_runs_out_leaves_the_rest_to_extrapolation() -> None:
+def test_calibration_that_runs_out_of_time_leaves_the_larger_passes_to_extrapolation() -> None:
     curve = calibration.calibrate(make_target(), limit_s=0.0)
     assert curve.rows == [1, 4, 16, 64]
     shortest = calibration.calibrate(make_target(), limit_s=0.0, longest_s=0.0)
@@ -68,14 +75,14 @@ def test_time_that_runs_out_leaves_the_rest_to_extrapolation() -> None:
 
 
 def test_the_first_pass_of_a_size_is_not_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: set[int] = set()
+    timed_sizes: set[int] = set()
 
-    def passed(_: object, __: int, rows: int) -> float:
-        slow = rows not in seen
-        seen.add(rows)
-        return 100.0 if slow else float(rows)
+    def slow_first_pass(_: object, __: int, rows: int) -> float:
+        is_first = rows not in timed_sizes
+        timed_sizes.add(rows)
+        return 100.0 if is_first else float(rows)
 
-    monkeypatch.setattr(calibration, "seconds_of_a_pass", passed)
+    monkeypatch.setattr(calibration, "seconds_of_a_pass", slow_first_pass)
     curve = calibration.calibrate(make_target(), limit_s=0.0)
     assert curve.by_rows() == {1: 1.0, 4: 4.0, 16: 16.0, 64: 64.0}
 
@@ -83,151 +90,188 @@ def test_the_first_pass_of_a_size_is_not_its_cost(monkeypatch: pytest.MonkeyPatc
 def test_curves_are_stored_by_model_and_dtype() -> None:
     model = make_target("llama")
     other = make_target("qwen2")
+    half = target_model(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "llama")
+    learned = {1: 0.04, 8: 0.1}
     file = calibration.remembered_costs(model)
     assert file.load() is None
-    stored = Costs({SHORT: CostCurve(MEASURED)})
-    stored.at_length(2000)
-    stored.curves[SHORT] = CostCurve({1: 0.04, 8: 0.1}, MEASURED)
-    file.save(stored.stored())
-    kept = calibration.remembered_costs(model).load()
-    assert kept is not None
-    found = costs_of(kept, ())
-    assert list(found.curves) == [1024, 4096]
-    for curve, of in ((found.at_length(0), {1: 0.04, 8: 0.1}), (found.at_length(2000), MEASURED)):
-        assert curve.by_rows() == of
-        assert curve.measured == MEASURED
+    costs = Costs({SHORT: CostCurve(MEASURED)})
+    costs.at_length(2000)
+    costs.curves[SHORT] = CostCurve(learned, MEASURED)
+
+    file.save(costs.stored())
+
+    stored = calibration.remembered_costs(model).load()
+    assert stored is not None
+    loaded = costs_of(stored, ())
+    assert list(loaded.curves) == [1024, 4096]
+    assert loaded.at_length(0).by_rows() == learned
+    assert loaded.at_length(0).measured == MEASURED
+    assert loaded.at_length(2000).by_rows() == MEASURED
+    assert loaded.at_length(2000).measured == MEASURED
     assert calibration.remembered_costs(other).load() is None
-    half = target_model(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "llama")
     assert calibration.remembered_costs(half).load() is None
 
 
 @pytest.mark.parametrize("curve", [{2: 0.01}, {1: -1.0}, {1: 0.0}, {}, {1: 0.02, 2: float("nan")}])
-def test_costs_that_no_pass_has_are_refused(curve: dict[int, float]) -> None:
+def test_impossible_costs_are_refused(curve: dict[int, float]) -> None:
     with pytest.raises(ValueError):
         StoredCurve(curve, curve)
 
 
 def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> None:
-    said: list[str] = []
-    session = tiny_session(said, persist=False)
-    trial = calibration.remembered_costs(session.model)
-    trial.save(Costs({SHORT: CostCurve({1: 0.02, 8: 0.09})}).stored())
-    stored = trial.load()
+    warnings: list[str] = []
+    session = tiny_session(warnings, persist=False)
+    file = calibration.remembered_costs(session.model)
+    file.save(Costs({SHORT: CostCurve({1: 0.02, 8: 0.09})}).stored())
+    stored = file.load()
+
     session.memory.load()
-    found = session.memory.costs
-    assert found is not None
-    assert found.at_length(0).by_rows() == MEASURED
+    costs = session.memory.costs
+    assert costs is not None
+    assert costs.at_length(0).by_rows() == MEASURED
+
     session.drafter("auto")
-    found.at_length(0).learn(8, 0.2)
+    costs.at_length(0).learn(8, 0.2)
     session.save()
-    assert trial.load() == stored
-    assert said == []
+    assert file.load() == stored
+    assert warnings == []
+
+
+def seconds_of_one_row(memory: AutoMemory) -> float | None:
+    """Load the costs of a session and return that of a pass of one row, if it has any."""
+    memory.load()
+    return memory.costs.at_length(0).at(1) if memory.costs else None
 
 
 def test_costs_that_a_busy_machine_measured_are_measured_again_by_the_next_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the first run's steps taught goes with them; a run that may not measure takes them."""
-    seconds = iter([0.05, 0.01, 0.02])
-    monkeypatch.setattr(
-        "ngtcli.engine.memory.calibrate", lambda _: CostCurve({1: (s := next(seconds)), 8: 2 * s})
-    )
-    found = []
+    """A run that may not measure uses them nevertheless."""
+    measurements = iter([0.05, 0.01, 0.02])
+
+    def calibrate(model: object) -> CostCurve:
+        seconds = next(measurements)
+        return CostCurve({1: seconds, 8: 2 * seconds})
+
+    monkeypatch.setattr("ngtcli.engine.memory.calibrate", calibrate)
+    uncalibrated = []
+    calibrated = []
     for busy in (True, False, False):
         monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads, busy=busy: busy)
         session = tiny_session([])
-        careful = session.with_settings(TINY_SETTINGS.replace(calibrate=False)).memory
-        careful.load()
-        before = careful.costs
+        may_not_measure = session.with_settings(TINY_SETTINGS.replace(calibrate=False))
+        uncalibrated.append(seconds_of_one_row(may_not_measure.memory))
         memory = tiny_session([]).memory
-        memory.load()
+        calibrated.append(seconds_of_one_row(memory))
         memory.save()
-        assert memory.costs is not None
-        found.append((before and before.at_length(0).at(1), memory.costs.at_length(0).at(1)))
-    assert found == [(None, 0.05), (0.05, 0.01), (0.01, 0.01)]
+
+    assert uncalibrated == [None, 0.05, 0.01]
+    assert calibrated == [0.05, 0.01, 0.01]
 
 
 def test_a_long_context_has_a_curve_of_its_own() -> None:
-    known = Costs({SHORT: CostCurve({1: 1.0, 8: 2.0}), 65536: CostCurve({1: 5.0, 8: 9.0})})
-    assert known.at_length(0) is known.at_length(1024)
-    assert known.at_length(2000).at(1) == 1.0  # the nearest
-    assert known.at_length(17000) is known.at_length(60000)
-    assert known.at_length(70000).at(8) == 9.0
+    costs = Costs({SHORT: CostCurve({1: 1.0, 8: 2.0}), 65536: CostCurve({1: 5.0, 8: 9.0})})
+    assert costs.at_length(0) is costs.at_length(1024)
+    assert costs.at_length(2000).at(1) == 1.0  # that of the nearest length
+    assert costs.at_length(17000) is costs.at_length(60000)
+    assert costs.at_length(70000).at(8) == 9.0
+
     for _ in range(3):
-        known.at_length(2000).learn(1, 3.0)
-    assert known.at_length(100).at(1) == 1.0 < known.at_length(4096).at(1)
+        costs.at_length(2000).learn(1, 3.0)
+
+    assert costs.at_length(100).at(1) == 1.0
+    assert costs.at_length(4096).at(1) > 1.0
 
 
 def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learned() -> None:
-    told: list[str] = []
-    session = tiny_session(told, persist=False)
+    session = tiny_session([], persist=False)
     first = session.with_settings(session.settings.replace(method="auto", num_draft=4))
     second = session.with_settings(session.settings.replace(method="auto", num_draft=8))
     assert session.settings == TINY_SETTINGS
     assert first.settings.drafting.num_draft == 4
     assert first.model is second.model is session.model
-    drafters = [s.drafter() for s in (first, second)]
-    assert drafters[0] is not drafters[1]
-    assert drafters[0] is first.drafter()
-    assert first.memory.costs is second.memory.costs is not None  # measured once
+
+    first_drafter = first.drafter()
+    assert first.drafter() is first_drafter
+    assert second.drafter() is not first_drafter
+    assert first.memory.costs is not None
+    assert first.memory.costs is second.memory.costs  # measured once
     assert first.memory.pool is not second.memory.pool
     assert first.memory.background is second.memory.background  # as they are not stored
-    other = session.settings.replace(background="english")
-    assert first.with_settings(other).memory.background is not first.memory.background
+    english = session.settings.replace(background="english")
+    assert first.with_settings(english).memory.background is not first.memory.background
     assert first.with_settings(first.settings).memory.pool is None
-    elsewhere = {"model": "other", "draft_model": "other", "device": "cpu", "dtype": "float32"}
-    for name, value in elsewhere.items():
-        other = session.settings.replace(**{name: value})
-        with pytest.raises(OtherModelError, match=f"cannot change its {name}"):
-            session.with_settings(other)
 
 
-def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
-    session = tiny_session([], persist=False).with_settings(
-        Settings.of(max_tokens=12, method="trie")
-    )
-    prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
-    runs = {
-        options: session.generate(prompt, options)
-        for options in (AnswerOptions(), AnswerOptions(num_draft=0), AnswerOptions("none"))
-    }
-    drafted, at_zero, plain = runs.values()
-    assert drafted.token_ids == at_zero.token_ids == plain.token_ids
-    assert drafted.statistics.drafted_tokens > 0 == at_zero.statistics.drafted_tokens
-    assert drafted.drafter is at_zero.drafter is not plain.drafter
-    private, other = (session.sharing(session.settings, "another") for _ in range(2))
-    assert private.drafter() is private.drafter() is not other.drafter()
-    assert session.drafter() not in (private.drafter(), other.drafter())
-    own = session.new_drafter("trie")
-    assert session.sequence(prompt, AnswerOptions(drafter=own)).make_drafter() is own
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("model", "other"), ("draft_model", "other"), ("device", "cpu"), ("dtype", "float32")],
+)
+def test_sessions_of_one_model_cannot_change_what_it_was_loaded_with(name: str, value: str) -> None:
+    session = tiny_session([], persist=False)
+    changed = session.settings.replace(**{name: value})
+    with pytest.raises(OtherModelError, match=f"cannot change its {name}"):
+        session.with_settings(changed)
 
 
-def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
-    """Equal to the target it is always right, if it draws as the target does."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: make_target())
-        drafted = TINY_SETTINGS.replace(method="draft-model", draft_model="twin", max_tokens=40)
-        session = LocalSession(drafted, persist=False)
-    warm = session.with_settings(drafted.replace(temperature=1.5, seed=5))
-    prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
-    for one in (warm, session, warm):
-        found = one.generate(prompt).statistics
-        assert found.accepted_tokens == found.drafted_tokens > 20
+def test_the_options_of_an_answer_replace_the_settings() -> None:
+    settings = Settings.of(max_tokens=12, method="trie")
+    session = tiny_session([], persist=False).with_settings(settings)
+    prompt = repeating_prompt()
+
+    drafted = session.generate(prompt, AnswerOptions())
+    without_nodes = session.generate(prompt, AnswerOptions(num_draft=0))
+    undrafted = session.generate(prompt, AnswerOptions("none"))
+
+    assert drafted.token_ids == undrafted.token_ids
+    assert without_nodes.token_ids == undrafted.token_ids
+    assert drafted.statistics.drafted_tokens > 0
+    assert without_nodes.statistics.drafted_tokens == 0
+    assert without_nodes.drafter is drafted.drafter
+    assert undrafted.drafter is not drafted.drafter
+
+
+def test_a_session_has_a_drafter_of_its_own_unless_an_answer_brings_one() -> None:
+    session = tiny_session([], persist=False).with_settings(Settings.of(method="trie"))
+    first = session.sharing(session.settings, "another")
+    second = session.sharing(session.settings, "another")
+    assert first.drafter() is first.drafter()
+    assert first.drafter() is not second.drafter()
+    assert session.drafter() not in (first.drafter(), second.drafter())
+
+    drafter = session.new_drafter("trie")
+    sequence = session.sequence(repeating_prompt(), AnswerOptions(drafter=drafter))
+    assert sequence.make_drafter() is drafter
+
+
+def test_a_draft_model_samples_by_the_settings_of_its_own_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A draft model that equals the target is always right, if it samples as the target does."""
+    monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: make_target())
+    settings = TINY_SETTINGS.replace(method="draft-model", draft_model="twin", max_tokens=40)
+    greedy = LocalSession(settings, persist=False)
+    sampled = greedy.with_settings(settings.replace(temperature=1.5, seed=5))
+    for session in (sampled, greedy, sampled):
+        statistics = session.generate(repeating_prompt()).statistics
+        assert statistics.drafted_tokens > 20
+        assert statistics.accepted_tokens == statistics.drafted_tokens
 
 
 def test_a_draft_model_with_another_tokenizer_is_refused_before_its_passes_are_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    other = SimpleNamespace(tokenizer=SimpleNamespace(fingerprint="other"))  # without passes
-    models = iter([make_target(), other])
+    # A model that cannot run: to capture its passes would fail with another error.
+    draft_model = SimpleNamespace(tokenizer=SimpleNamespace(fingerprint="other"))
+    models = iter([make_target(), draft_model])
     monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: next(models))
-    drafted = TINY_SETTINGS.replace(method="draft-model", draft_model="other", capture=True)
+    settings = TINY_SETTINGS.replace(method="draft-model", draft_model="other", capture=True)
     with pytest.raises(ModelError, match="the tokenizers of other and"):
-        LocalSession(drafted, persist=False)
+        LocalSession(settings, persist=False)
 
 
 def _true_cost(rows: int) -> float:
-    """Seconds of a pass on an idle machine."""
+    """Return the seconds of a pass on an idle machine."""
     return 0.01 + 0.0002 * rows
 
 
@@ -249,7 +293,7 @@ def test_a_disturbed_pass_changes_no_cost() -> None:
 def test_costs_stay_those_of_an_idle_machine_where_passes_are_disturbed(
     share: float, seed: int
 ) -> None:
-    """Each pass is slowed down 2 to 8 times with a chance of `share`."""
+    """A `share` of the passes takes 2 to 8 times as long."""
     rng = random.Random(seed)
     curve = CostCurve(IDLE)
     for _ in range(500):
@@ -267,7 +311,7 @@ def test_costs_follow_a_machine_that_has_become_slower_or_quicker() -> None:
         for _ in range(120):
             curve.learn(16, factor * _true_cost(16))
         assert curve.at(16) == pytest.approx(factor * _true_cost(16), rel=0.05)
-        for rows in IDLE:  # most of the change is taken for that of the machine
+        for rows in IDLE:  # the other sizes follow, for most of the change is the machine's
             assert curve.at(rows) == pytest.approx(factor * _true_cost(rows), rel=0.3)
 
 
