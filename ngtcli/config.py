@@ -460,7 +460,7 @@ class DraftingSettings(_Part):
     def _check(self) -> None:
         if self.lp >= self.n:
             hint = "The prefix lp must be shorter than the window n."
-            raise SettingError("lp", f"lp is {self.lp} and n is {self.n}", hint)
+            raise SettingError("lp", f"lp is {self.lp}, but n is {self.n}", hint)
 
 
 @dataclass(frozen=True, slots=True)

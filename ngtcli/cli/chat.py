@@ -180,7 +180,8 @@ class Conversation:
         if name not in self.commands:
             hint = nearest(name, self.commands, "/help lists them.")
             raise UsageError(
-                f"unknown command /{name}", hint=f"{hint} A question may begin with a space."
+                f"unknown command /{name}",
+                hint=f"{hint} If a question begins with /, type a space first.",
             )
         self.commands[name][1](rest.strip())
         return True

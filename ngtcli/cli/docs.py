@@ -148,13 +148,14 @@ def _report(surveyed: Survey, notes: Notes) -> None:
     report_warnings([(row.name, row.warnings, row.dropped) for row in surveyed.rows], notes)
     report_skipped(surveyed.skipped, notes, _MAX_SKIPPED)
     if any(not file.kind for file in surveyed.skipped):
-        notes.remark("ngt docs show FILE says more about a skipped file.")
+        notes.remark("ngt docs show FILE says what can be done about a skipped file.")
     for remark in surveyed.remarks:
         notes.warn(remark)
     count = counted(len(surveyed.rows), "document")
     tokens = sum(row.tokens for row in surveyed.rows)
+    cached = len(surveyed.rows) - surveyed.read
     notes.say(
-        f"{count}, {tokens} tokens ({surveyed.read} newly read, the others from the cache)",
+        f"{count}, {tokens} tokens ({surveyed.read} read now, {cached} from the cache)",
         dim=True,
     )
 

@@ -468,10 +468,12 @@ class _Extract:
             request, _ = asking.open[0]
             dry_run(request, self._output, self._notes, reports_schema=False)
         if self._extraction.by_field:
-            questions = "no field is asked for: rules found all of them"
+            questions = "no prompt: labels in the text give all fields, without the model"
             if asking.open:
-                questions = f"{counted(len(asking.open), 'field')} asked for, each by itself"
-            self._notes.say(f"{questions}; rows obey this JSON Schema:")
+                questions = (
+                    f"the model is asked for {counted(len(asking.open), 'field')}, one by one"
+                )
+            self._notes.say(f"{questions}; each row of the table follows this JSON Schema:")
         else:
             self._notes.say("The answer obeys this JSON Schema:")
         print_line(visible(dump_json(self._extraction.form.schema)))

@@ -256,7 +256,7 @@ def _fastest(
         return
     feature = int8_instruction_set()
     if is_large and "int8 in float32" in fitting and feature:
-        yield f"likely --quantize int8 (other weights): this CPU multiplies 8 bits ({feature})"
+        yield f"likely --quantize int8 (rounded weights): this CPU multiplies 8 bits ({feature})"
     if stored in fitting and "float32" not in fitting:
         yield f"--dtype {stored} (weights unchanged): float32 does not fit"
     elif "float32" in fitting:

@@ -342,7 +342,7 @@ class Listing:
         if file.is_explicit:
             raise UsageError(
                 f"{utf8(file.path)}: {WRITES_OVER}",
-                hint="Name another output, or put the pattern in quotes, to skip the output.",
+                hint="Name another output. (A pattern in quotes skips the output.)",
             )
         return Skipped(utf8(file.path), WRITTEN)
 

@@ -92,5 +92,9 @@ def read_text(source: str | BinaryIO, max_mb: int, described: str) -> str:
     try:
         return decode_text(BoundedReader(max_mb).read(source))
     except Unreadable as error:
-        hint = "Name a file of text." if isinstance(source, str) else "Give a text there."
+        hint = (
+            "Name a file of text."
+            if isinstance(source, str)
+            else "Give one: as a word in quotes, @FILE, or by a pipe."
+        )
         raise InputError(f"{described}: {error}", hint=hint) from None

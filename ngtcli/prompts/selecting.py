@@ -139,7 +139,7 @@ def _selection_words(selection: Selection, settings: Settings) -> str:
     """Return the warning that only passages are read, and how to read more."""
     why = "not everything fits"
     if selection.fits:
-        why = f"the documents have more than {settings.retrieval.whole_tokens} tokens"
+        why = f"documents of more than {settings.retrieval.whole_tokens} tokens are not read whole"
     read = f"{selection.read} more" if selection.earlier else f"only {selection.read}"
     verb = "is" if selection.read == 1 else "are"
     advice = ""

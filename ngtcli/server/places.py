@@ -53,7 +53,7 @@ class ServedAlreadyError(NgtError):
     def of_place(cls) -> "ServedAlreadyError":
         """Return the error in the words of `ngt serve`."""
         hint = "ngt serve status names it; ngt serve stop ends it."
-        return cls("a process serves this already", hint=hint)
+        return cls("a server with this model and these settings is already running", hint=hint)
 
 
 def absolute(settings: Settings) -> Settings:

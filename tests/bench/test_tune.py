@@ -595,7 +595,7 @@ def test_the_words_after_sweep_are_its_axes() -> None:
     )
     assert code == 0
     assert stderr == (
-        "ngt: skipped 1 cell: n=3 lp=3. lp is 3 and n is 3."
+        "ngt: skipped 1 cell: n=3 lp=3. lp is 3, but n is 3."
         " The prefix lp must be shorter than the window n.\n"
     )
     report = json.loads(stdout)

@@ -59,7 +59,7 @@ def test_the_earlier_result_of_a_command_is_not_read(
     assert "sum.txt: this command writes it\n" in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"sum\.txt: this command reads it") as refused:
         read_documents([named, "sum.txt"], None, Settings(), Notes(), outputs)
-    assert "in quotes" in refused.value.hint
+    assert "Name another output." in refused.value.hint
 
 
 def test_an_earlier_result_is_allowed_in_strict_mode(

@@ -29,6 +29,7 @@ from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from tests.support.batches import (
+    LimitedMemory,
     auto_drafts,
     cached_target,
     decode_batch,
@@ -220,24 +221,6 @@ def test_logits_that_are_not_numbers_fail_in_exact_forward_passes() -> None:
 
     with pytest.raises(ModelError, match="not numbers"):
         Run(model, drafter, Context([5, 6, 7]), GREEDY, Limits(9, 7), numerics=exact).finish()
-
-
-class LimitedMemory:
-    """Let forward passes over too many rows or sequences run out of memory, and count these."""
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, max_rows: int = 1000, max_sequences: int = 1000
-    ) -> None:
-        self.failures = 0
-        score = TargetModel.score
-
-        def score_within_memory(model: TargetModel, layout: Any) -> Any:
-            if len(layout.ids) > max_rows or len(layout.spans) > max_sequences:
-                self.failures += 1
-                raise MemoryError
-            return score(model, layout)
-
-        monkeypatch.setattr(TargetModel, "score", score_within_memory)
 
 
 @pytest.mark.parametrize(("max_rows", "max_sequences"), [(3, 1000), (1000, 2), (1, 1000)])

@@ -40,9 +40,15 @@ from ngtcli.drafting.registry import method_names
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.tokenizer import Tokenizer
-from tests.decoding.test_batch_decoding import LimitedMemory
 from tests.support import families, thinking_models
-from tests.support.batches import auto_drafts, decode_batch, outputs, separate_drafts, sequence_of
+from tests.support.batches import (
+    LimitedMemory,
+    auto_drafts,
+    decode_batch,
+    outputs,
+    separate_drafts,
+    sequence_of,
+)
 from tests.support.helpers import FakeBackend, examples
 from tests.support.rounding import Guessing, RoundingModel, rows_in_place
 from tests.support.rounding import run as rounded_run

@@ -94,7 +94,7 @@ def test_the_builtin_model_gets_one_passage_even_where_all_fit(tmp_path: Path) -
     done = ngt(*ask, cwd=tmp_path)
     read = json.loads(done.stdout)["retrieval"]["passages"]
     assert [passage["document"] for passage in read] == [0]
-    assert b"ngt: the documents have more than 240 tokens: only 1 of " in done.stderr
+    assert b"ngt: documents of more than 240 tokens are not read whole: only 1 of " in done.stderr
     whole = ngt(*ask, "--set", "whole_tokens=0", cwd=tmp_path)
     assert json.loads(whole.stdout)["retrieval"] is None
     assert without_note(whole.stderr).splitlines() == [

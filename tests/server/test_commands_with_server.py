@@ -283,7 +283,7 @@ def test_status_lists_the_server_and_stop_stops_it(tmp_path: Path) -> None:
         assert b"is ready" in next_line(server)
         again = ngt("serve", "--no-http", **variables)
         assert again.returncode == 1
-        assert b"serves this already" in again.stderr
+        assert b"is already running" in again.stderr
         [about] = json.loads(ngt("serve", "status", "--json", **variables).stdout)
         assert about["model"] == "builtin"
         assert about["process"] == server.pid
@@ -318,7 +318,7 @@ def test_http_is_served_for_its_user_without_a_flag(tmp_path: Path) -> None:
         assert [model["id"] for model in models["data"]] == ["builtin"]
         again = ngt("serve", "--http", "0", **variables)
         assert again.returncode == 1
-        assert b"serves this already" in again.stderr
+        assert b"is already running" in again.stderr
         server.terminate()
 
 
@@ -383,7 +383,7 @@ def test_an_explicit_start_takes_the_place_of_one_behind_the_scenes(tmp_path: Pa
     with Warm("serve", "--no-http", _NGT_KEPT_WARM="1", **variables) as first:
         assert b"is ready" in next_line(first)
         assert (
-            b"serves this already"
+            b"is already running"
             in ngt("serve", "--no-http", _NGT_KEPT_WARM="1", **variables).stderr
         )
         with Warm("serve", "--no-http", **variables) as second:

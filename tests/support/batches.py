@@ -3,9 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+import pytest
+from torch import Tensor
+
 from ngtcli.config import Settings
 from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.kv_cache import CachePolicy
+from ngtcli.decoding.layout import Layout
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.sequence import DecodedSequence
@@ -77,3 +81,25 @@ def auto_drafts(pool: Pool | None = None) -> Drafting:
     curve = CostCurve({1: 1.0, 16: 1.1, 64: 1.5})
     costs = Costs({SHORT: curve})
     return batch_drafting(DraftSettings(num_draft=8, costs=costs, pool=pool))
+
+
+class LimitedMemory:
+    """Lets forward passes over too many rows or sequences run out of memory.
+
+    Attributes:
+        failures: How many forward passes did.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, max_rows: int = 1000, max_sequences: int = 1000
+    ) -> None:
+        self.failures = 0
+        score = TargetModel.score
+
+        def score_within_memory(model: TargetModel, layout: Layout) -> list[Tensor]:
+            if len(layout.ids) > max_rows or len(layout.spans) > max_sequences:
+                self.failures += 1
+                raise MemoryError
+            return score(model, layout)
+
+        monkeypatch.setattr(TargetModel, "score", score_within_memory)

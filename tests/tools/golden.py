@@ -100,7 +100,7 @@ def run_all() -> dict[str, dict[str, Any]]:
     """Run all cases; return their results by story number and command line."""
     results: dict[str, dict[str, Any]] = {}
     for number, story in enumerate(stories()):
-        with tempfile.TemporaryDirectory() as temporary:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
             folder = Path(temporary) / "docs"
             home = Path(temporary) / "home"
             folder.mkdir()

@@ -108,7 +108,7 @@ def _try(name: str, grammar: str, trials: Trials, **options: str) -> None:
     except UsageError as error:
         raise UsageError(f"{name}: {error}", hint=error.hint) from None
     if fault:
-        raise UsageError(f"{name}: {explained(fault)}", hint="Make it simpler.")
+        raise UsageError(f"{name}: {explained(fault)}", hint="Correct it, or make it simpler.")
 
 
 def grammar_of(form: AnswerForm, texts: Sequence[str] = ()) -> str:

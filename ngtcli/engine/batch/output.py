@@ -25,7 +25,8 @@ from ngtcli.system.journal import LineFile, errors_named
 
 _FORCE = "Name another file with -o, or overwrite it with --force."
 _WORDS = {
-    "input": "other lines: the input has changed (put new or corrected lines into another file)",
+    "input": "other lines: the input has changed (new or corrected lines need an input file and an"
+    " output of their own)",
     "wording": "another wording of preset {task}",
 }
 _MAX_RECORD_BYTES = 1_000_000  # beside its text, which may be twice as long there (guess)
