@@ -41,78 +41,79 @@ BUDGET = 8
 
 
 @dataclass
-class Seen:
-    """What a drafter was asked, or had to learn, after how many tokens of its log."""
+class Call:
+    """A call of a drafter, and the length of the log at that time."""
 
-    what: str
+    name: str
     length: int
     nodes: int = 0
 
 
 @dataclass
-class Life:
-    """A drafter, the log of its sequence, and what it was asked that still holds."""
+class Recording:
+    """A drafter, the log of its sequence, and its calls as far as they were not taken back."""
 
     drafter: Drafter
     log: TokenLog
-    seen: list[Seen] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
 
     def propose(self, nodes: int) -> DraftTree:
-        self.seen.append(Seen("propose", len(self.log), nodes))
+        self.calls.append(Call("propose", len(self.log), nodes))
         return self.drafter.propose(self.log, Room(nodes)).tree
 
     def learn(self) -> None:
-        self.seen.append(Seen("learn", len(self.log)))
+        self.calls.append(Call("learn", len(self.log)))
         self.drafter.learn(self.log, Outcome())
 
     def follow(self, actions: list[tuple[str, Any]]) -> None:
-        """Do what was drawn, to the log or to the drafter, and note what is undone by it."""
-        for what, argument in actions:
-            if what == "propose":
+        """Do these actions, and drop the calls that they undo."""
+        for action, argument in actions:
+            if action == "propose":
                 self.propose(argument)
                 continue
-            if what == "learn":
+            if action == "learn":
                 self.learn()
                 continue
             before = self.log.mark
-            if what == "emit":
+            if action == "emit":
                 self.log.emit(argument)
-            elif what == "expect":
+            elif action == "expect":
                 self.log.expect(argument, [""] * len(argument))
             else:
                 self.log.take_back(argument)
-            self._forget_behind(self.log.since(before)[0])
+            unchanged, _ = self.log.since(before)
+            self._drop_calls_after(unchanged)
 
-    def _forget_behind(self, known: int) -> None:
-        """Of a moment at which more tokens were there, those that still stand were learned.
+    def _drop_calls_after(self, unchanged: int) -> None:
+        """Replace calls with a longer log by one that learns the unchanged tokens.
 
-        What was proposed then does not hold: another text was asked for.
+        What was proposed with a longer log does not count: it was proposed for other tokens.
         """
-        holds = []
-        for seen in self.seen:
-            if seen.length <= known:
-                holds.append(seen)
-            elif not holds or holds[-1].length < known:
-                holds.append(Seen("learn", known))
-        self.seen = holds
+        calls: list[Call] = []
+        for call in self.calls:
+            if call.length <= unchanged:
+                calls.append(call)
+            elif not calls or calls[-1].length < unchanged:
+                calls.append(Call("learn", unchanged))
+        self.calls = calls
 
-    def repeated_by(self, drafter: Drafter) -> "Life":
-        """Another drafter, which sees what still holds, and nothing else."""
-        prompt_length = self.log.prompt_length
-        life = Life(drafter, TokenLog(self.log.token_ids[:prompt_length]))
-        for seen in self.seen:
-            life.log.emit(self.log.token_ids[len(life.log) : seen.length])
-            if seen.what == "propose":
-                life.propose(seen.nodes)
+    def replayed_by(self, drafter: Drafter) -> "Recording":
+        """Make the calls that were not taken back, and no others, with another drafter."""
+        ids = self.log.token_ids
+        replay = Recording(drafter, TokenLog(ids[: self.log.prompt_length]))
+        for call in self.calls:
+            replay.log.emit(ids[len(replay.log) : call.length])
+            if call.name == "propose":
+                replay.propose(call.nodes)
             else:
-                life.learn()
-        life.log.emit(self.log.token_ids[len(life.log) :])
-        return life
+                replay.learn()
+        replay.log.emit(ids[len(replay.log) :])
+        return replay
 
 
 @cache
 def small_model(number: int) -> Any:
-    """Drafters beside each other need models of their own, for a model holds one text."""
+    """Return a model of this number: two drafters need one each, for it holds one sequence."""
     return make_target("llama", seed=1)
 
 
@@ -134,8 +135,8 @@ def new_drafter(method: str, prompt: list[int], chains: bool, number: int) -> Dr
 
 
 SPECS = [*method_names(), "trtllm:is_keep_all=false", "trtllm:is_use_oldest=false"]
-# Of these a draft depends on nothing but the tokens of the log. Others learn as the steps go: what
-# a pool of values or the tallies of sources hold depends on where a text was looked at.
+# Methods whose drafts depend on the tokens of the log alone. What the pool of another method or
+# the tallies of `auto` hold depends also on when the drafter was called.
 BY_TOKENS_ALONE = [
     "none",
     "trie",
@@ -157,78 +158,81 @@ def test_what_was_taken_back_leaves_no_trace(method: str) -> None:
     @given(PROMPTS, ACTIONS, st.booleans())
     @example([3, 3, 3], [("propose", 1), ("expect", [6]), ("propose", 4), ("emit", [3])], False)
     def holds(prompt: list[int], actions: list[tuple[str, Any]], chains: bool) -> None:
-        life = Life(new_drafter(method, prompt, chains, 1), TokenLog(prompt))
-        life.follow(actions)
-        fresh = life.repeated_by(new_drafter(method, prompt, chains, 2))
-        assert life.propose(BUDGET) == fresh.propose(BUDGET)
-        if isinstance(life.drafter, Auto):  # what a few tokens teach of sources moves few drafts
+        recording = Recording(new_drafter(method, prompt, chains, 1), TokenLog(prompt))
+        recording.follow(actions)
+        fresh = recording.replayed_by(new_drafter(method, prompt, chains, 2))
+        assert recording.propose(BUDGET) == fresh.propose(BUDGET)
+        if isinstance(recording.drafter, Auto):
+            # So few tokens change the tallies, but rarely the draft: compare them as well.
             assert isinstance(fresh.drafter, Auto)
-            np.testing.assert_allclose(life.drafter.tallies.escape, fresh.drafter.tallies.escape)
+            escapes = recording.drafter.tallies.escape
+            np.testing.assert_allclose(escapes, fresh.drafter.tallies.escape)
 
     holds()
 
 
 @pytest.mark.parametrize("method", BY_TOKENS_ALONE)
-def test_a_draft_is_that_of_a_fresh_drafter_given_the_same_tokens(method: str) -> None:
+def test_a_draft_equals_that_of_a_fresh_drafter_with_the_same_tokens(method: str) -> None:
     supply(method, [CORPUS])
 
     @settings(max_examples=15 if method == "draft-model" else 150, deadline=None)
     @given(PROMPTS, ACTIONS, st.booleans())
     def holds(prompt: list[int], actions: list[tuple[str, Any]], chains: bool) -> None:
-        life = Life(new_drafter(method, prompt, chains, 1), TokenLog(prompt))
-        life.follow(actions)
+        recording = Recording(new_drafter(method, prompt, chains, 1), TokenLog(prompt))
+        recording.follow(actions)
         log = TokenLog(prompt)
-        log.emit(life.log.token_ids[len(prompt) :])
-        fresh = Life(new_drafter(method, prompt, chains, 2), log)
-        assert life.propose(BUDGET) == fresh.propose(BUDGET)
+        log.emit(recording.log.token_ids[len(prompt) :])
+        fresh = Recording(new_drafter(method, prompt, chains, 2), log)
+        assert recording.propose(BUDGET) == fresh.propose(BUDGET)
 
     holds()
 
 
 @pytest.mark.parametrize("method", ["trtllm", "suffix"])
-def test_a_pool_of_all_texts_forgets_what_was_taken_back(method: str) -> None:
-    """The next text drafts what it would have drafted, too."""
+def test_a_pool_of_all_sequences_forgets_what_was_taken_back(method: str) -> None:
+    """The next sequence is drafted for as if the tokens had never been there."""
     supply(method)
 
     @settings(max_examples=60, deadline=None)
     @given(PROMPTS, ACTIONS, PROMPTS)
     def holds(prompt: list[int], actions: list[tuple[str, Any]], later: list[int]) -> None:
-        life = Life(new_drafter(method, prompt, False, 1), TokenLog(prompt))
-        life.follow([*actions, ("take back", 0), ("learn", None)])
-        fresh = life.repeated_by(new_drafter(method, prompt, False, 2))
-        drafts = []
-        for drafter in (life.drafter, fresh.drafter):
-            drafter.close()
-            drafts.append(DrafterRun(drafter, Context(later)).propose(BUDGET))
-        assert drafts[0] == drafts[1]
+        recording = Recording(new_drafter(method, prompt, False, 1), TokenLog(prompt))
+        recording.follow([*actions, ("take back", 0), ("learn", None)])
+        fresh = recording.replayed_by(new_drafter(method, prompt, False, 2))
+        recording.drafter.close()
+        fresh.drafter.close()
+
+        draft = DrafterRun(recording.drafter, Context(later)).propose(BUDGET)
+
+        assert draft == DrafterRun(fresh.drafter, Context(later)).propose(BUDGET)
 
     holds()
 
 
-class Forcing:
-    """A grammar that wants some tokens next, and allows any after them."""
+class ForcingMatcher:
+    """A matcher whose grammar forces some tokens, and allows any after them."""
 
-    def __init__(self, wanted: list[int]) -> None:
-        self.wanted = list(wanted)
+    def __init__(self, forced: list[int]) -> None:
+        self.forced = list(forced)
 
-    def copy(self) -> "Forcing":
-        return Forcing(self.wanted)
+    def copy(self) -> "ForcingMatcher":
+        return ForcingMatcher(self.forced)
 
     def follow(self, token: int) -> bool:
-        return not self.wanted or self.wanted.pop(0) == token
+        return not self.forced or self.forced.pop(0) == token
 
-    def force(self, most: int) -> list[int]:
-        forced = self.wanted[:most]
-        self.wanted = self.wanted[most:]
-        return forced
+    def force(self, limit: int) -> list[int]:
+        tokens = self.forced[:limit]
+        self.forced = self.forced[limit:]
+        return tokens
 
 
 @pytest.mark.parametrize(
     "make",
     [batch_drafting, lambda: Drafting(lambda context: make_drafter("auto"), 32)],
-    ids=["many", "one"],
+    ids=["batch", "single"],
 )
-def test_what_a_grammar_forces_stands_before_the_draft_of_auto(
+def test_tokens_that_a_grammar_forces_come_before_the_draft_of_auto(
     make: Callable[[], Drafting],
 ) -> None:
     drafting = make()
@@ -236,7 +240,7 @@ def test_what_a_grammar_forces_stands_before_the_draft_of_auto(
     context = Context(prompt, vocabulary=99)
     log = TokenLog(prompt)
     drafter = drafting.join(context, log)
-    guide = SimpleNamespace(grammar_decides=True, matcher=Forcing([4, 9]))
+    guide = SimpleNamespace(grammar_decides=True, matcher=ForcingMatcher([4, 9]))
     sequence: Any = SimpleNamespace(
         drafter=drafter,
         log=log,
@@ -256,44 +260,48 @@ def test_what_a_grammar_forces_stands_before_the_draft_of_auto(
     assert tree.tokens[:2] == (4, 9)
     assert tree.parents[:2] == (-1, 0)
     assert -1 not in tree.parents[1:]
+
     log.emit([4, 9, 1])
     drafter.learn(log, Outcome())
-    guide.matcher = Forcing([])
+    guide.matcher = ForcingMatcher([])
     assert drafted().tokens[:3] == (2, 3, 4)
 
 
-def test_sequences_beside_each_other_share_the_public_pool_but_for_private_ones() -> None:
-    many = parse_method("trtllm", DraftSettings()).build_batch()
+def test_the_sequences_of_a_batch_share_the_public_pool_except_private_ones() -> None:
+    batch = parse_method("trtllm", DraftSettings()).build_batch()
 
     def drafted(ids: list[int], private: bool = False) -> tuple[int, ...]:
-        drafter = many.join(Context(ids, private=private), TokenLog(ids))
+        drafter = batch.join(Context(ids, private=private), TokenLog(ids))
         return drafter.propose(TokenLog(ids), Room(8)).tree.tokens
 
-    many.join(Context(list(range(1, 9))), TokenLog([]))
+    batch.join(Context(list(range(1, 9))), TokenLog([]))
     assert drafted([9, 1, 2]) == (3, 4, 5, 6, 7)
     assert not drafted([9, 1, 2], private=True)
-    many.join(Context([20, 21, 22, 23], private=True), TokenLog([]))
+
+    batch.join(Context([20, 21, 22, 23], private=True), TokenLog([]))
     assert not drafted([20, 21])
 
 
-REMEMBERING = [method for method in method_names() if method not in ("none", "draft-model")]
+METHODS_WITH_MEMORY = [name for name in method_names() if name not in ("none", "draft-model")]
 
 
-@pytest.mark.parametrize("method", REMEMBERING)
-def test_nothing_of_a_private_text_is_drafted_later(method: str) -> None:
+@pytest.mark.parametrize("method", METHODS_WITH_MEMORY)
+def test_nothing_of_a_private_sequence_is_drafted_later(method: str) -> None:
     supply(method, [CORPUS])
     secret = [50, 51, 52, 53, 50, 51, 52]
-    known = [3, 4, 5, 3, 4]
-    heads = KnownHeads([known], ["medusa"] if method == "auto" else [method])
+    public = [3, 4, 5, 3, 4]
+    heads = KnownHeads([public], ["medusa"] if method == "auto" else [method])
     drafter = make_drafter(method, DraftSettings(heads=heads, masks=(9, 9)))
-    followed = DrafterRun(drafter, Context(secret, vocabulary=60, private=True))
-    tree = followed.propose(BUDGET)
-    top = np.full((len(tree) + 1, followed.top_k), 53) if followed.top_k else None
-    followed.emit([53, 50, 51], Outcome(tree, top))
-    followed.close()
-    for ids in (known, [*known, 50], [*known, 50, 51]):
+    private_run = DrafterRun(drafter, Context(secret, vocabulary=60, private=True))
+    tree = private_run.propose(BUDGET)
+    top = np.full((len(tree) + 1, private_run.top_k), 53) if private_run.top_k else None
+    private_run.emit([53, 50, 51], Outcome(tree, top))
+    private_run.close()
+
+    for ids in (public, [*public, 50], [*public, 50, 51]):
         drafted = set(DrafterRun(drafter, Context(ids, vocabulary=60)).propose(BUDGET).tokens)
-        assert not drafted & {*secret} - {*ids}
+        unseen_secrets = set(secret) - set(ids)
+        assert not drafted & unseen_secrets
 
 
 def test_the_public_pool_drops_what_was_added_first(monkeypatch: pytest.MonkeyPatch) -> None:
