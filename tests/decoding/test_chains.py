@@ -42,81 +42,87 @@ def model(request: pytest.FixtureRequest) -> TargetModel:
     return target(build(family(request.param)), request.param)
 
 
-def fresh(model: TargetModel, ids: list[int]) -> torch.Tensor:
-    """The scores (vocabulary,) after `ids` by a state that never saw a draft."""
+def fresh(model: TargetModel, token_ids: list[int]) -> torch.Tensor:
+    """The logits (vocabulary,) after the tokens, by a state that never saw a draft."""
     slot = StateSlot(model.hf, replace(model.mode, support=DraftSupport.NONE, crops=False))
     with torch.inference_mode():
-        return slot.read(ids)[0]
+        return slot.read(token_ids)[0]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_scores_behind_chains_taken_back_are_those_of_a_new_state(
+def test_logits_after_a_rejected_chain_are_those_of_a_new_state(
     model: TargetModel, seed: int
 ) -> None:
     rng = random.Random(seed)
-    ids = [rng.randrange(VOCABULARY) for _ in range((1, 2, 40)[seed])]
+    token_ids = [rng.randrange(VOCABULARY) for _ in range((1, 2, 40)[seed])]
     model.start(0)
-    model.prefill(ids[:-1])
+    model.prefill(token_ids[:-1])
     for _ in range(12):
         draft = [rng.randrange(VOCABULARY) for _ in range(rng.choice((0, 0, 1, 2, 3, 6, 20)))]
-        kept = rng.randint(0, len(draft))
-        scores = model.forward(ids[-1], chain(draft))
-        assert len(scores) == len(draft) + 1
-        assert torch.allclose(scores[0], fresh(model, ids), atol=1e-3)
-        assert torch.allclose(scores[kept], fresh(model, ids + draft[:kept]), atol=1e-3)
+        accepted = rng.randint(0, len(draft))
+        logits = model.forward(token_ids[-1], chain(draft))
+        assert len(logits) == len(draft) + 1
+        assert torch.allclose(logits[0], fresh(model, token_ids), atol=1e-3)
+        assert torch.allclose(
+            logits[accepted], fresh(model, token_ids + draft[:accepted]), atol=1e-3
+        )
         if rng.random() < 0.2 and draft:  # as calibration does
-            scores = model.forward(ids[-1], chain(draft))
-            assert torch.allclose(scores[kept], fresh(model, ids + draft[:kept]), atol=1e-3)
-        model.keep(range(kept))
-        ids += [*draft[:kept], rng.randrange(VOCABULARY)]
+            logits = model.forward(token_ids[-1], chain(draft))
+            assert torch.allclose(
+                logits[accepted], fresh(model, token_ids + draft[:accepted]), atol=1e-3
+            )
+        model.keep(range(accepted))
+        token_ids += [*draft[:accepted], rng.randrange(VOCABULARY)]
 
 
-def test_tokens_are_read_again_in_a_pass_of_their_own_where_there_are_many(
+def test_many_accepted_tokens_are_read_again_in_a_forward_pass_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = target(build(family("mamba2")), "mamba2")
-    passes = list[int]()
+    pass_sizes = list[int]()
     read = StateSlot.read
 
-    def counted(self: Any, ids: Any, scored: int = 1) -> Any:
-        passes.append(len(ids))
-        return read(self, ids, scored)
+    def read_and_count(self: Any, token_ids: Any, scored: int = 1) -> Any:
+        pass_sizes.append(len(token_ids))
+        return read(self, token_ids, scored)
 
-    monkeypatch.setattr(StateSlot, "read", counted)
+    monkeypatch.setattr(StateSlot, "read", read_and_count)
     monkeypatch.setattr(state_slot, "_MAX_UNREAD", 4)
     model.start(0)
     model.prefill([1, 2, 3])
     for _ in range(4):  # the root and two are accepted, two are rejected
         model.forward(5, chain([1, 2, 3, 4]))
         model.keep((0, 1))
-    assert passes == [3, 5, 8, 6, 5, 8]
+    assert pass_sizes == [3, 5, 8, 6, 5, 8]
     assert not model.was_unusually_slow
     model.forward(5, DraftTree())
-    assert passes[6:] == [7]
+    assert pass_sizes[6:] == [7]
     assert model.was_unusually_slow
     model.forward(5, DraftTree())
-    assert passes[7:] == [1]
+    assert pass_sizes[7:] == [1]
     assert not model.was_unusually_slow
 
 
 @pytest.mark.parametrize("prompt", [prompts()[0], prompts()[-1]], ids=["one", "many"])
 @pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "bloom", "llama4_text"])
-def test_memory_that_ends_within_a_chain_changes_no_token(name: str, prompt: list[int]) -> None:
+def test_running_out_of_memory_within_a_chain_changes_no_token(
+    name: str, prompt: list[int]
+) -> None:
     hf = build(family(name))
     model = target(hf, name)
     expected = generate(hf, prompt, 24)
     layer = [m for m in hf.modules() if isinstance(m, torch.nn.Linear)][-2]
-    left = [1]
+    failures_left = [1]
 
-    def fails(module: Any, given: Any, out: torch.Tensor) -> None:
-        if 4 < out.shape[-2] < 30 and left[0]:
-            left[0] -= 1
+    def run_out_of_memory(module: Any, inputs: Any, out: torch.Tensor) -> None:
+        if 4 < out.shape[-2] < 30 and failures_left[0]:
+            failures_left[0] -= 1
             raise torch.OutOfMemoryError("out of memory")
 
-    layer.register_forward_hook(fails)
+    layer.register_forward_hook(run_out_of_memory)
     run = decode(model, chained(expected, len(prompt)), prompt, max_tokens=24)
     assert run.output == expected
-    assert left == [0]
+    assert failures_left == [0]
     assert run.statistics.accepted_tokens
 
 
@@ -133,13 +139,15 @@ def test_any_method_drafts_chains(name: str, method: str) -> None:
 
 
 def test_auto_grows_a_chain_where_a_context_wants_one() -> None:
-    ids = [1, 2, 3, 4, 5, 1, 2, 9, 7, 1, 2, 3, 1, 2]
-    for wanted in (True, False):
+    token_ids = [1, 2, 3, 4, 5, 1, 2, 9, 7, 1, 2, 3, 1, 2]
+    for needs_chains in (True, False):
         drafter = make_drafter("auto", DraftSettings())
-        drafter.begin(Context(ids, outside=(tuple(ids),), vocabulary=20, chains=wanted))
-        tree = drafter.propose(TokenLog(ids), Room(16)).tree
+        drafter.begin(
+            Context(token_ids, outside=(tuple(token_ids),), vocabulary=20, chains=needs_chains)
+        )
+        tree = drafter.propose(TokenLog(token_ids), Room(16)).tree
         assert len(tree) > 3
-        assert (tree.first_chain() is tree) == wanted
+        assert (tree.first_chain() is tree) == needs_chains
 
 
 @given(st.data())
@@ -148,14 +156,14 @@ def test_the_first_chain_of_a_tree(data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 12))
     parents = tuple(data.draw(st.integers(ROOT, i - 1)) for i in range(size))
     tree = DraftTree(tuple(range(size)), parents, data.draw(st.integers(0, size)))
-    found = tree.first_chain()
+    first_chain = tree.first_chain()
     node = ROOT
     path = []
     while (node := next((i for i in range(tree.drafts) if parents[i] == node), None)) is not None:
         path.append(node)
-    assert found.tokens == tuple(path)
-    assert found.parents == chain(path).parents
-    assert (found is tree) == (len(path) == size)
+    assert first_chain.tokens == tuple(path)
+    assert first_chain.parents == chain(path).parents
+    assert (first_chain is tree) == (len(path) == size)
 
 
 def test_branches_are_refused_and_no_texts_are_joined() -> None:

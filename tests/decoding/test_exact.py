@@ -67,7 +67,7 @@ def few_rows_in_place() -> Iterator[None]:
     SAMPLINGS,
     st.sampled_from(["none", "stop", "end", "thought"]),
 )
-def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
+def test_exact_decoding_gives_the_tokens_of_plain_decoding(
     seed: int, prompt_tokens: int, max_tokens: int, rows: int, sampling: Settings, end: str
 ) -> None:
     rng = random.Random(seed)
@@ -76,8 +76,8 @@ def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
     limits = Limits(max_tokens, 99)
     free, _ = run(model, make_drafter("none"), prompt, sampling, limits, rows)
     if end == "stop":
-        at = rng.randrange(len(free.output))
-        ending = model.tokenizer.backend.decode(free.output[at : at + 2])
+        start = rng.randrange(len(free.output))
+        ending = model.tokenizer.backend.decode(free.output[start : start + 2])
         limits = Limits(max_tokens, 99, (ending,))
     elif end == "end":
         model.end_ids = frozenset({rng.choice(free.output)})
@@ -87,16 +87,16 @@ def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
             marks, {}, (10, 11, 10), StreamPart.REASONING, False, rng.randrange(max_tokens)
         )
         limits = replace(limits, thinking=thinking)
-    truth, text = run(model, make_drafter("none"), prompt, sampling, limits, rows)
+    plain, plain_text = run(model, make_drafter("none"), prompt, sampling, limits, rows)
     drafter = Guessing(free.output, seed)
-    found, found_text = run(model, drafter, prompt, sampling, limits, rows)
-    assert found.output == truth.output
-    assert found_text == text
-    assert found.exact
-    assert found.finish_reason == truth.finish_reason
-    assert drafter.followed == [*prompt, *found.output]
-    assert found.statistics.steps <= truth.statistics.steps
-    assert found.statistics.new_tokens == len(found.output)
+    drafted, drafted_text = run(model, drafter, prompt, sampling, limits, rows)
+    assert drafted.output == plain.output
+    assert drafted_text == plain_text
+    assert drafted.exact
+    assert drafted.finish_reason == plain.finish_reason
+    assert drafter.followed == [*prompt, *drafted.output]
+    assert drafted.statistics.steps <= plain.statistics.steps
+    assert drafted.statistics.new_tokens == len(drafted.output)
 
 
 def _divergences(rows: int | None) -> tuple[int, int, int]:
@@ -162,15 +162,17 @@ def test_every_method_may_draft_exactly(method: str) -> None:
     )
     drafter = make_drafter(method, settings)
     accepted = 0
-    for seed, sampling, truth in answers:
+    for seed, sampling, expected in answers:
         model = RoundingModel(seed, 120)
-        found, _ = run(model, drafter, texts[seed], sampling, Limits(40, 63), 64)
-        assert found.output == truth
-        accepted += found.statistics.accepted_tokens
+        drafted, _ = run(model, drafter, texts[seed], sampling, Limits(40, 63), 64)
+        assert drafted.output == expected
+        accepted += drafted.statistics.accepted_tokens
     drafter.close()
     assert accepted > 0
     if method == "auto":
-        assert [answer.tolist() for answer in pool.answers] == [truth for _, _, truth in answers]
+        assert [answer.tolist() for answer in pool.answers] == [
+            expected for _, _, expected in answers
+        ]
 
 
 @pytest.fixture
@@ -245,13 +247,17 @@ def with_experts(seed: int) -> Any:
     return hf
 
 
-def fault(_: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
-    """A row is another one where one of its experts has no other, as in float16 on some CPUs: of
-    such rows about one in thirty."""
-    hidden, chosen = given[:2]
-    counts = torch.bincount(chosen.flatten(), minlength=6)
-    lone = (counts[chosen] == 1).any(-1) & ((hidden.abs().sum(-1) * 4096).long() % 33 == 0)
-    return out + lone[:, None] / 4096
+def fault(_: Any, inputs: Any, out: torch.Tensor) -> torch.Tensor:
+    """Change about one in thirty of the rows of which an expert gets no other row.
+
+    Some CPUs do so in float16.
+    """
+    hidden, expert_ids = inputs[:2]
+    counts = torch.bincount(expert_ids.flatten(), minlength=6)
+    is_changed = (counts[expert_ids] == 1).any(-1) & (
+        (hidden.abs().sum(-1) * 4096).long() % 33 == 0
+    )
+    return out + is_changed[:, None] / 4096
 
 
 @pytest.mark.parametrize("rows", [2, 32])
@@ -271,41 +277,41 @@ def test_models_with_experts_are_told_by_their_parts() -> None:
     assert not has_experts(make_hf("llama"))
 
 
-def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
+def test_trials_are_stored_for_models_with_known_weights_only(
     threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault of one row in thirty shows with some weights and stays hidden with others."""
-    said = RecordingReporter()
+    """The status lines count the trials that were run and not read from the store."""
+    reporter = RecordingReporter()
 
-    def found(model: TargetModel, weights: str) -> bool:
+    def passes_trial(model: TargetModel, weights: str) -> bool:
         model.origin = Origin(weights)
-        return said.of(lambda: is_exact(model, PassRows.fixed(8), 128))
+        return reporter.of(lambda: is_exact(model, PassRows.fixed(8), 128))
 
-    assert found(rounded(make_hf("llama")), "")
-    assert found(rounded(make_hf("llama")), "")
-    assert len(said.statuses) == 2
-    assert found(rounded(make_hf("llama")), "a")
-    assert found(rounded(make_hf("llama")), "a")
-    assert len(said.statuses) == 3
-    other = rounded(make_hf("llama"))
-    Grouping(other)
-    assert found(other, "a")
-    assert not found(other, "b")
-    assert not found(other, "b")
-    assert len(said.statuses) == 4
+    assert passes_trial(rounded(make_hf("llama")), "")
+    assert passes_trial(rounded(make_hf("llama")), "")
+    assert len(reporter.statuses) == 2
+    assert passes_trial(rounded(make_hf("llama")), "a")
+    assert passes_trial(rounded(make_hf("llama")), "a")
+    assert len(reporter.statuses) == 3
+    inexact = rounded(make_hf("llama"))
+    Grouping(inexact)
+    assert passes_trial(inexact, "a")
+    assert not passes_trial(inexact, "b")
+    assert not passes_trial(inexact, "b")
+    assert len(reporter.statuses) == 4
     monkeypatch.setattr("ngtcli.decoding.exactness.trials.gives_equal_bits", lambda *_: True)
     packed = small("llama", torch.float32)
     pack_layers(packed.hf)
-    found(packed, "a")
-    assert len(said.statuses) == 5
+    passes_trial(packed, "a")
+    assert len(reporter.statuses) == 5
     threads(2)
-    found(rounded(make_hf("llama")), "a")
-    assert len(said.statuses) == 6
+    passes_trial(rounded(make_hf("llama")), "a")
+    assert len(reporter.statuses) == 6
 
 
 def test_a_model_that_cannot_be_exact_is_refused_and_stays_as_it_is() -> None:
-    """Refused by --exact, not by auto; what is asked of it later is computed as before."""
-    said = RecordingReporter()
+    """`--exact` refuses it, `auto` does not; its later forward passes are the usual ones."""
+    reporter = RecordingReporter()
     hopeless = rounded(make_hf("qwen2"))
     Grouping(hopeless)
     attention = hopeless.hf.config._attn_implementation
@@ -313,13 +319,13 @@ def test_a_model_that_cannot_be_exact_is_refused_and_stays_as_it_is() -> None:
     exactness = Exactness(hopeless)
     for _ in range(2):
         with pytest.raises(ModelError, match="cannot decode exactly") as caught:
-            said.of(lambda: exactness.numerics("on", 32, 100))
+            reporter.of(lambda: exactness.numerics("on", 32, 100))
         assert caught.value.exit_code == 4
         assert hopeless.hf.config._attn_implementation == attention
-    assert len(said.statuses) == 3  # passes of 1 to 36 rows, of 4 to 36, of 32
-    assert said.of(lambda: exactness.numerics("auto", 32, 100)) == NOT_EXACT
+    assert len(reporter.statuses) == 3  # passes of 1 to 36 rows, of 4 to 36, of 32
+    assert reporter.of(lambda: exactness.numerics("auto", 32, 100)) == NOT_EXACT
     assert not gives_equal_bits(hopeless, rows, 128)
-    assert len(said.statuses) == 3
+    assert len(reporter.statuses) == 3
 
 
 def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:

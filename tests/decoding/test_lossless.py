@@ -70,7 +70,7 @@ def test_drafts_of_wrong_tokens_of_end_tokens_and_of_zeros_change_nothing() -> N
 
 def test_an_accepted_end_token_cuts_the_block() -> None:
     hf = make_hf("llama")
-    found = 0
+    runs_with_accepted_drafts = 0
     for seed in range(12):
         model = make_target("llama")
         prompt = prompts(1, seed=seed)[0]
@@ -79,12 +79,15 @@ def test_an_accepted_end_token_cuts_the_block() -> None:
         model.end_ids = frozenset({end})
         hf.generation_config.eos_token_id = end
         expected = generate(hf, prompt, 40)
-        whole = Scripted(lambda ids, b, free=free, p=prompt: chain(free[len(ids) - len(p) :][:20]))
-        run = decode(model, whole, prompt)
-        assert run.output == expected == free[: free.index(end) + 1]
+        drafter = Scripted(
+            lambda ids, b, free=free, p=prompt: chain(free[len(ids) - len(p) :][:20])
+        )
+        run = decode(model, drafter, prompt)
+        assert run.output == expected
+        assert run.output == free[: free.index(end) + 1]
         assert run.finish_reason == "stop"
-        found += run.statistics.accepted_tokens > 0
-    assert found > 6
+        runs_with_accepted_drafts += run.statistics.accepted_tokens > 0
+    assert runs_with_accepted_drafts > 6
 
 
 def test_several_end_ids_all_count() -> None:
@@ -112,12 +115,13 @@ def test_a_prompt_just_short_of_the_context(spare: int) -> None:
 def test_no_draft_is_longer_than_what_may_still_be_emitted() -> None:
     model = make_target()
     prompt = prompts(1)[0]
-    truth = plain(model, prompt)
-    whole = Scripted(lambda ids, b: chain(truth[len(ids) - len(prompt) :]))
-    run = decode(model, whole, prompt, max_tokens=6)
-    assert run.output == truth[:6]
-    assert len(truth) > 9
-    assert run.statistics.drafted_tokens == run.statistics.accepted_tokens == 5
+    expected = plain(model, prompt)
+    drafter = Scripted(lambda ids, b: chain(expected[len(ids) - len(prompt) :]))
+    run = decode(model, drafter, prompt, max_tokens=6)
+    assert run.output == expected[:6]
+    assert len(expected) > 9
+    assert run.statistics.drafted_tokens == 5
+    assert run.statistics.accepted_tokens == 5
 
 
 def test_rope_that_changes_with_length_is_not_followed_past_its_first_length() -> None:

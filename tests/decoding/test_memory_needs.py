@@ -1,4 +1,4 @@
-"""What `ngt env -v` says that a model needs, against models that were really loaded."""
+"""The memory that `ngt env -v` says a model needs, compared with models that were loaded."""
 
 import json
 import re
@@ -42,13 +42,12 @@ def config_alone(folder: Path, hf: Any) -> str:
     return str(folder)
 
 
-def by_form(found: ModelNeeds) -> dict[str, Need]:
-    return {need.form: need for need in found.forms}
+def by_form(needs: ModelNeeds) -> dict[str, Need]:
+    return {need.form: need for need in needs.forms}
 
 
-def has(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
-    """Let so many bytes be free."""
-    monkeypatch.setattr(memory_needs, "free_memory", lambda _: free)
+def set_free_memory(monkeypatch: pytest.MonkeyPatch, free_bytes: int | None) -> None:
+    monkeypatch.setattr(memory_needs, "free_memory", lambda _: free_bytes)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -58,22 +57,24 @@ def test_weights_and_cache_take_what_a_loaded_model_takes(
 ) -> None:
     hf = make_hf(family, tie_word_embeddings=tied)
     (tmp_path / "alone").mkdir()
-    found = needs_of(config_alone(tmp_path / "alone", hf), "cpu")
-    forms = by_form(found)
+    needs = needs_of(config_alone(tmp_path / "alone", hf), "cpu")
+    forms = by_form(needs)
     assert [*forms] == ["float32", "bfloat16", "int8 in float32", "int8 in bfloat16"]
-    assert found.dtype == "bfloat16"
-    assert found.context == hf.config.max_position_embeddings
-    assert found.parameters == sum(one.numel() for one in hf.parameters())
+    assert needs.dtype == "bfloat16"
+    assert needs.context == hf.config.max_position_embeddings
+    assert needs.parameters == sum(parameter.numel() for parameter in hf.parameters())
     for dtype in (torch.float32, torch.bfloat16):
-        own = hf.to(dtype)
+        converted = hf.to(dtype)
         name = str(dtype).removeprefix("torch.")
-        assert forms[name].weight_bytes == sum(one.nbytes for one in own.parameters())
-        model = TargetModel(own, Tokenizer(LongBackend()), family)
+        assert forms[name].weight_bytes == sum(
+            parameter.nbytes for parameter in converted.parameters()
+        )
+        model = TargetModel(converted, Tokenizer(LongBackend()), family)
         model.start(100)
         model.prefill([5] * 70)
-        whole = sum(buffer.nbytes for buffer in model.cache.buffers)
+        cache_bytes = sum(buffer.nbytes for buffer in model.cache.buffers)
         for form in (name, f"int8 in {name}"):
-            assert whole == model.cache.capacity * (forms[form].cache_bytes or 0)
+            assert cache_bytes == model.cache.capacity * (forms[form].cache_bytes or 0)
 
 
 @pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
@@ -84,48 +85,56 @@ def test_8_bit_weights_take_what_a_quantized_model_takes(family: str, tmp_path: 
     hf.save_pretrained(tmp_path)
     forms = by_form(needs_of(str(tmp_path), "cpu"))
     for dtype in (torch.float32, torch.bfloat16):
-        own, _ = load_quantized(str(tmp_path), replace(INT8, dtype=dtype))
-        held = {id(m.packed): m.packed.numel() for m in own.modules() if hasattr(m, "packed")}
-        sizes = [*held.values()]
-        sizes += [p.nbytes for p in own.parameters() if p.is_floating_point()]
-        sizes += [one.weight.nbytes for one in own.modules() if isinstance(one, MappedEmbedding)]
+        quantized, _ = load_quantized(str(tmp_path), replace(INT8, dtype=dtype))
+        packed_sizes = {
+            id(m.packed): m.packed.numel() for m in quantized.modules() if hasattr(m, "packed")
+        }
+        sizes = [*packed_sizes.values()]
+        sizes += [p.nbytes for p in quantized.parameters() if p.is_floating_point()]
+        sizes += [
+            module.weight.nbytes
+            for module in quantized.modules()
+            if isinstance(module, MappedEmbedding)
+        ]
         name = str(dtype).removeprefix("torch.")
         assert forms[f"int8 in {name}"].weight_bytes == sum(sizes)
 
 
-def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_context_that_is_said_to_fit_does_fit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     hf = make_hf("llama", max_position_embeddings=32768)
     folder = config_alone(tmp_path, hf)
-    last = dict[str, int]()
-    least = 4 * sum(one.numel() for one in hf.parameters())
-    for free in [*range(0, 40 * least, 4 * least), GB]:
-        has(monkeypatch, free)
+    last_tokens = dict[str, int]()
+    float32_bytes = 4 * sum(parameter.numel() for parameter in hf.parameters())
+    for free in [*range(0, 40 * float32_bytes, 4 * float32_bytes), GB]:
+        set_free_memory(monkeypatch, free)
         for name, need in by_form(needs_of(folder, "cpu")).items():
             assert need.tokens is not None
             assert need.cache_bytes is not None
-            assert last.get(name, 0) <= need.tokens <= 32768
-            last[name] = need.tokens
+            assert last_tokens.get(name, 0) <= need.tokens <= 32768
+            last_tokens[name] = need.tokens
             if not need.tokens:
                 assert free < SPARE * need.weight_bytes + 2 * need.cache_bytes
                 assert "does not fit" in str(need)
                 continue
-            places = min(capacity_for(need.tokens), 32768)
-            cache = need.cache_bytes * (places if need.tokens > 256 else need.tokens)
+            positions = min(capacity_for(need.tokens), 32768)
+            cache = need.cache_bytes * (positions if need.tokens > 256 else need.tokens)
             assert SPARE * need.weight_bytes + cache <= free
             assert f"{need.tokens:,} tokens fit" in str(need)
-    assert set(last.values()) == {32768}
-    has(monkeypatch, None)
-    found = needs_of(folder, "cpu")
-    assert {need.tokens for need in found.forms} == {None}
-    assert "fit" not in str(found.forms[0])
-    assert not any("free" in line for line in found.facts["memory"])
+    assert set(last_tokens.values()) == {32768}
+    set_free_memory(monkeypatch, None)
+    unknown_memory = needs_of(folder, "cpu")
+    assert {need.tokens for need in unknown_memory.forms} == {None}
+    assert "fit" not in str(unknown_memory.forms[0])
+    assert not any("free" in line for line in unknown_memory.facts["memory"])
 
 
 @pytest.mark.parametrize("family", ["mistral-sliding", "gemma2-sliding", "gemma3-sliding"])
 def test_sliding_layers_need_memory_for_their_window_alone(
     family: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The context that is said to fit is near the longest whose buffers do fit."""
+    """The context that is said to fit is near the longest whose buffers really fit."""
     kinds = {"layer_types": ["sliding_attention", "full_attention"]} if "gemma3" in family else {}
     hf = make_hf(family, max_position_embeddings=65536, **kinds)
     folder = config_alone(tmp_path, hf)
@@ -134,8 +143,11 @@ def test_sliding_layers_need_memory_for_their_window_alone(
     model.context = 65536
     model.start(20_000)
     model.prefill([5] * 2)
-    taken = sum(buffer.nbytes for buffer in model.cache.buffers)
-    has(monkeypatch, int(SPARE * sum(one.nbytes for one in hf.parameters())) + taken + 1)
+    cache_bytes = sum(buffer.nbytes for buffer in model.cache.buffers)
+    set_free_memory(
+        monkeypatch,
+        int(SPARE * sum(parameter.nbytes for parameter in hf.parameters())) + cache_bytes + 1,
+    )
     need = by_form(needs_of(folder, "cpu"))["bfloat16"]
     assert need.tokens is not None
     if family == "mistral-sliding":  # all layers slide
@@ -157,16 +169,16 @@ def test_short_windows_need_the_memory_of_their_slots(window: int) -> None:
     assert numbers.of_capacity(model.cache.slot_capacity) * torch.bfloat16.itemsize == slot_bytes
 
 
-def test_weights_without_room_do_not_fit_whatever_the_cache_takes(
+def test_weights_larger_than_memory_do_not_fit_whatever_the_cache_takes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A recurrent model's takes nothing, some models' is not known."""
+    """The cache of a recurrent model takes nothing; that of some models is unknown."""
     folder = config_alone(tmp_path, families.build(families.family("mamba")))
     for numbers in (CacheNumbers(0), None):
-        monkeypatch.setattr(memory_needs, "cache_numbers", lambda _, found=numbers: found)
-        has(monkeypatch, 1000)
+        monkeypatch.setattr(memory_needs, "cache_numbers", lambda _, result=numbers: result)
+        set_free_memory(monkeypatch, 1000)
         assert {need.tokens for need in needs_of(folder, "cpu").forms} == {0}
-        has(monkeypatch, GB)
+        set_free_memory(monkeypatch, GB)
         fits = {need.tokens for need in needs_of(folder, "cpu").forms}
         assert fits == ({needs_of(folder, "cpu").context} if numbers else {None})
 
@@ -191,16 +203,18 @@ def test_quantized_weights_take_what_their_files_take_and_need_a_gpu(
     assert on_gpu.quickest == ("the checkpoint's own dtype: no other is tried on mps",)
 
 
-def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
+def test_env_shows_a_models_needs_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     shutil.copy(BUILTIN_PATH / "config.json", tmp_path)
-    given = ["env", "-m", str(tmp_path)]
-    told = [line.split("\t") for line in ngt(*given).stdout.decode().splitlines()]
-    assert all(len(line) == 2 for line in told)
-    facts = [what for what, _ in told]
-    at = facts.index("model")
-    assert facts[at:] == ["model", *["memory"] * 5, "quickest"]
-    assert told[at][1].startswith(f"{tmp_path}: 6.1 million parameters in bfloat16, 4,096 tokens")
-    shown, code = in_terminal(*given, columns=60, NO_COLOR="1")
+    arguments = ["env", "-m", str(tmp_path)]
+    fields = [line.split("\t") for line in ngt(*arguments).stdout.decode().splitlines()]
+    assert all(len(line) == 2 for line in fields)
+    labels = [label for label, _ in fields]
+    model_line = labels.index("model")
+    assert labels[model_line:] == ["model", *["memory"] * 5, "quickest"]
+    assert fields[model_line][1].startswith(
+        f"{tmp_path}: 6.1 million parameters in bfloat16, 4,096 tokens"
+    )
+    shown, code = in_terminal(*arguments, columns=60, NO_COLOR="1")
     lines = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
     assert code == 0
     assert max(map(len, lines)) <= 60
@@ -208,9 +222,9 @@ def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     body = json.loads(ngt("env", "-v", "--json", NGT_MODEL=str(tmp_path)).stdout)
     Draft202012Validator(build("env")).validate(body)
     assert body["model"]["forms"][0]["tokens"] == 4096
-    own = json.loads(ngt("env", "-v", "--json").stdout)["model"]
-    assert own["name"] == "builtin"
-    assert own["dtype"] == "float32"  # as it is computed
+    builtin = json.loads(ngt("env", "-v", "--json").stdout)["model"]
+    assert builtin["name"] == "builtin"
+    assert builtin["dtype"] == "float32"  # as it is computed
     assert "model" not in json.loads(ngt("env", "--json").stdout)
     wrong = ngt("env", "-v", "-m", str(tmp_path / "nothing"))
     assert wrong.returncode == 4
@@ -237,10 +251,10 @@ def test_env_says_what_it_knows_of_a_model_that_cannot_be_asked_for(tmp_path: Pa
 def test_env_names_the_device_though_a_model_cannot_be_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a torch that is not built for CPUs alone, only torch can tell."""
+    """Only torch knows the device, unless it is built for CPUs alone."""
     build = {"torch": "2.9.1+cu128"}
     monkeypatch.setattr(about.metadata, "version", lambda name: build.get(name, "1.0"))
-    monkeypatch.setattr(about, "pick_device", lambda wanted: {"auto": "mps"}[wanted])
+    monkeypatch.setattr(about, "pick_device", lambda device: {"auto": "mps"}[device])
     body = json.loads(ngt("env", "-v", "-m", "maker/Large-8B", "--json").stdout)
     assert body["device"] == "mps"
     assert body["unreachable"]

@@ -1,4 +1,4 @@
-"""Adapters: merged into their base models, compared with the products that their files hold."""
+"""Adapters, merged into their base models, compared with the products of their factors."""
 
 import json
 import shutil
@@ -39,61 +39,63 @@ CONFIG = {
 }
 
 
-def written(folder: Path, base: str = str(BUILTIN_PATH), **changes: Any) -> str:
-    """An adapter in the files of peft, made without it; its factors are random."""
+def write_adapter(folder: Path, base: str = str(BUILTIN_PATH), **changes: Any) -> str:
+    """Write an adapter of random factors in the format of peft, without peft; return its folder."""
     folder.mkdir(exist_ok=True)
-    told = CONFIG | {"base_model_name_or_path": base} | changes
-    (folder / "adapter_config.json").write_text(json.dumps(told))
+    config = CONFIG | {"base_model_name_or_path": base} | changes
+    (folder / "adapter_config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
     factors = {}
     for name, weight in load_file(BUILTIN_PATH / "model.safetensors").items():
         if "q_proj" in name or "down_proj" in name:
-            own = f"base_model.model.{name.removesuffix('.weight')}.lora_"
+            prefix = f"base_model.model.{name.removesuffix('.weight')}.lora_"
             rows, inputs = weight.shape
-            factors[f"{own}A.weight"] = torch.randn(R, inputs) / inputs**0.5
-            factors[f"{own}B.weight"] = torch.randn(rows, R)
+            factors[f"{prefix}A.weight"] = torch.randn(R, inputs) / inputs**0.5
+            factors[f"{prefix}B.weight"] = torch.randn(rows, R)
     save_file(factors, folder / "adapter_model.safetensors")
     return str(folder)
 
 
-def merged(folder: str) -> Any:
-    """The base model, to whose weights the products of the factors are added in float64."""
+def merge_in_float64(folder: str) -> Any:
+    """Return the base model with the products of the factors added to its weights in float64."""
     hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
     factors = load_file(Path(folder) / "adapter_model.safetensors")
     for name, parameter in hf.named_parameters():
-        own = f"base_model.model.{name.removesuffix('.weight')}.lora_"
-        if f"{own}A.weight" in factors:
-            a, b = (factors[f"{own}{one}.weight"].double() for one in "AB")
+        prefix = f"base_model.model.{name.removesuffix('.weight')}.lora_"
+        if f"{prefix}A.weight" in factors:
+            a, b = (factors[f"{prefix}{factor}.weight"].double() for factor in "AB")
             parameter.data = (parameter.double() + ALPHA / R * (b @ a)).float()
     return hf.eval()
 
 
 @pytest.fixture
 def present(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if peft were installed: finding an adapter needs nothing of it."""
+    """Act as if peft were installed; finding an adapter does not use it."""
     monkeypatch.setattr(adapters, "require", lambda *_: None)
 
 
 @needs_peft
 def test_the_weights_are_those_with_the_adapters_products_added(tmp_path: Path) -> None:
-    folder = written(tmp_path / "adapter")
+    folder = write_adapter(tmp_path / "adapter")
     reported = RecordingReporter()
-    true = merged(folder)
+    expected = merge_in_float64(folder)
     spec = ModelSpec(folder, "cpu", "float32", packed=False)
     model = reported.of(lambda: load_model(spec))
     assert reported.warnings == [
         f"{folder} is an adapter (LORA) merged into {BUILTIN_PATH}; computed in float32"
     ]
-    found = model.hf.state_dict()
-    for name, wanted in true.state_dict().items():
-        torch.testing.assert_close(found[name], wanted, rtol=1e-5, atol=1e-6)
-    changed = load_file(BUILTIN_PATH / "model.safetensors")[
+    tensors = model.hf.state_dict()
+    for name, tensor in expected.state_dict().items():
+        torch.testing.assert_close(tensors[name], tensor, rtol=1e-5, atol=1e-6)
+    base_weight = load_file(BUILTIN_PATH / "model.safetensors")[
         "model.layers.0.self_attn.q_proj.weight"
     ]
-    assert not torch.allclose(found["model.layers.0.self_attn.q_proj.weight"], changed.float())
+    assert not torch.allclose(
+        tensors["model.layers.0.self_attn.q_proj.weight"], base_weight.float()
+    )
     prompt = [5, 6, 7, 8, 9] * 6
     drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), prompt, max_tokens=20)
-    assert drafted.output == generate(true, prompt, 20)[: len(drafted.output)]
+    assert drafted.output == generate(expected, prompt, 20)[: len(drafted.output)]
 
 
 @needs_peft
@@ -101,11 +103,11 @@ def test_the_weights_are_those_with_the_adapters_products_added(tmp_path: Path) 
 def test_merged_weights_equal_those_of_peft(tmp_path: Path) -> None:
     from peft import PeftModel
 
-    folder = written(tmp_path / "adapter", use_rslora=True)
+    folder = write_adapter(tmp_path / "adapter", use_rslora=True)
     hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
-    true = PeftModel.from_pretrained(hf, folder).merge_and_unload().state_dict()
-    found = load_model(ModelSpec(folder, "cpu", "float32", packed=False)).hf.state_dict()
-    assert all(torch.equal(found[name], true[name]) for name in true)
+    expected = PeftModel.from_pretrained(hf, folder).merge_and_unload().state_dict()
+    tensors = load_model(ModelSpec(folder, "cpu", "float32", packed=False)).hf.state_dict()
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)
 
 
 @needs_peft
@@ -118,61 +120,61 @@ def test_a_weight_that_was_tied_is_its_own_where_an_adapter_changes_it(
     from peft import LoraConfig, PeftModel, get_peft_model
 
     hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
-    told: dict[str, Any] = {"target_modules": ["q_proj"], kind: names}
-    config = LoraConfig(task_type="CAUSAL_LM", r=R, **told)
+    targets: dict[str, Any] = {"target_modules": ["q_proj"], kind: names}
+    config = LoraConfig(task_type="CAUSAL_LM", r=R, **targets)
     config.base_model_name_or_path = str(BUILTIN_PATH)
-    true: PeftModel = get_peft_model(hf, config).eval()
+    expected: PeftModel = get_peft_model(hf, config).eval()
     torch.manual_seed(0)
-    for parameter in true.parameters():
+    for parameter in expected.parameters():
         if parameter.requires_grad:
             parameter.data += torch.randn_like(parameter) / 50
-    true.save_pretrained(str(tmp_path))
+    expected.save_pretrained(str(tmp_path))
     (tmp_path / "adapter_config.json").write_text(json.dumps(config.to_dict(), default=list))
-    found = load_model(ModelSpec(str(tmp_path), "cpu", "float32", packed=False)).hf
+    loaded = load_model(ModelSpec(str(tmp_path), "cpu", "float32", packed=False)).hf
     with torch.inference_mode():
         ids = torch.arange(3, 40)[None]
-        torch.testing.assert_close(found(ids).logits, true(ids).logits, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(loaded(ids).logits, expected(ids).logits, rtol=1e-3, atol=1e-3)
 
 
 @needs_peft
 @pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_path: Path) -> None:
     assert KERNEL is not None
-    folder = written(tmp_path / "adapter")
-    own = transformers.AutoConfig.from_pretrained(BUILTIN_PATH).dtype
-    merged(folder).to(own).save_pretrained(tmp_path / "true")
-    true, _ = load_quantized(str(tmp_path / "true"), INT8)
-    scores = []
+    folder = write_adapter(tmp_path / "adapter")
+    dtype = transformers.AutoConfig.from_pretrained(BUILTIN_PATH).dtype
+    merge_in_float64(folder).to(dtype).save_pretrained(tmp_path / "true")
+    expected, _ = load_quantized(str(tmp_path / "true"), INT8)
+    logits = []
     reported = RecordingReporter()
     for _ in range(2):
-        found, report = reported.of(lambda: load_quantized(find(folder), INT8))
+        quantized, report = reported.of(lambda: load_quantized(find(folder), INT8))
         assert not any(report.values())
-        scores.append(found(torch.arange(3, 40)[None]).logits)
-    told = reported.statuses
-    assert told[0].startswith("Quantizing")
-    assert told[-1].startswith("Read")
-    assert torch.equal(*scores)
+        logits.append(quantized(torch.arange(3, 40)[None]).logits)
+    statuses = reported.statuses
+    assert statuses[0].startswith("Quantizing")
+    assert statuses[-1].startswith("Read")
+    assert torch.equal(*logits)
     # Sums of peft in bfloat16 round otherwise than those in float64.
     torch.testing.assert_close(
-        scores[0], true(torch.arange(3, 40)[None]).logits, rtol=0.05, atol=0.5
+        logits[0], expected(torch.arange(3, 40)[None]).logits, rtol=0.05, atol=0.5
     )
-    assert folder in {one.folder for one in cached_weights()}
+    assert folder in {cached.folder for cached in cached_weights()}
     assert find(folder) != str(BUILTIN_PATH)
 
 
 @needs_peft
-def test_an_adapter_of_another_model_is_one_line(tmp_path: Path) -> None:
-    folder = written(tmp_path / "adapter", target_modules=["nothing"])
+def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "adapter", target_modules=["nothing"])
     with pytest.raises(ModelError, match=r"cannot be loaded \(Target modules"):
         load_model(ModelSpec(folder, "cpu"))
-    folder = written(tmp_path / "other", target_modules=["q_proj", "v_proj"])
+    folder = write_adapter(tmp_path / "other", target_modules=["q_proj", "v_proj"])
     with pytest.raises(ModelError, match=r"cannot be loaded \(Found missing adapter keys"):
         load_model(ModelSpec(folder, "cpu"))
 
 
 @needs_peft
 def test_commands_answer_with_an_adapter(tmp_path: Path, own_home: Path) -> None:
-    folder = written(tmp_path / "adapter")
+    folder = write_adapter(tmp_path / "adapter")
     done = ngt("summarize", "-m", folder, "--dtype", "float32", "--max-tokens", "4", HARBOUR)
     assert done.returncode == 0, done.stderr
     assert b"merged into" in done.stderr
@@ -183,15 +185,15 @@ def test_commands_answer_with_an_adapter(tmp_path: Path, own_home: Path) -> None
 @pytest.mark.usefixtures("present")
 def test_an_adapters_identity_covers_its_base_model(tmp_path: Path) -> None:
     base = shutil.copytree(BUILTIN_PATH, tmp_path / "base")
-    folder = written(tmp_path / "adapter", str(base))
-    seen = {find(folder): identity(find(folder))}
-    assert seen == {find(folder): identity(find(folder))}
+    folder = write_adapter(tmp_path / "adapter", str(base))
+    identities = {find(folder): identity(find(folder))}
+    assert identities == {find(folder): identity(find(folder))}
     for path in (Path(folder, "adapter_model.safetensors"), base / "model.safetensors"):
         path.write_bytes(path.read_bytes() + b" ")
-        assert find(folder) not in seen
-        assert identity(find(folder)) not in seen.values()
-        seen[find(folder)] = identity(find(folder))
-    assert {one["folder"] for one in seen.values()} == {folder}
+        assert find(folder) not in identities
+        assert identity(find(folder)) not in identities.values()
+        identities[find(folder)] = identity(find(folder))
+    assert {known_identity["folder"] for known_identity in identities.values()} == {folder}
     source = source_of(find(folder))
     assert source
     assert source.file == folder
@@ -215,7 +217,7 @@ def test_a_model_of_somebody_else_does_not_say_which_files_are_read(
 
 @pytest.mark.usefixtures("present")
 def test_the_tokenizer_is_the_adapters_where_it_has_one(tmp_path: Path) -> None:
-    folder = written(tmp_path / "adapter")
+    folder = write_adapter(tmp_path / "adapter")
     (tmp_path / "adapter/.#notes").symlink_to("nowhere")  # as editors leave them
     (tmp_path / "adapter/logs.json").mkdir()
     plain = load_tokenizer(str(BUILTIN_PATH))
@@ -226,7 +228,7 @@ def test_the_tokenizer_is_the_adapters_where_it_has_one(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("present")
 def test_a_wrong_base_model_is_reported(tmp_path: Path) -> None:
-    folder = written(tmp_path / "adapter")
+    folder = write_adapter(tmp_path / "adapter")
     quantized = copy_builtin_model(
         tmp_path / "quantized", quantization_config={"quant_method": "awq"}
     )
@@ -237,7 +239,7 @@ def test_a_wrong_base_model_is_reported(tmp_path: Path) -> None:
         (None, "names no base model"),
         (quantized, "is quantized"),
     ):
-        written(tmp_path / "adapter", base)  # type: ignore[arg-type]
+        write_adapter(tmp_path / "adapter", base)  # type: ignore[arg-type]
         with pytest.raises(ModelError, match=words) as caught:
             find(folder)
         assert caught.value.exit_code == 4

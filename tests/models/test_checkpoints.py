@@ -1,4 +1,4 @@
-"""Checkpoints that are read weight by weight: what is packed as it comes, and from which files."""
+"""Checkpoints that are read and packed weight by weight, from files of each kind."""
 
 import json
 import re
@@ -26,21 +26,21 @@ BF16 = torch.bfloat16
 F32 = torch.float32
 
 
-def alike(found: Any, true: Any) -> None:
-    """Both have the same modules, weights and scores."""
-    assert str(found) == str(true)
-    assert found.dtype == true.dtype
-    assert not found.training
-    ours = found.state_dict()
-    theirs = true.state_dict()
-    assert ours.keys() == theirs.keys()
-    for name, one in ours.items():
-        same = [t.to_dense() if t.is_mkldnn else t for t in (one, theirs[name])]
-        assert same[0].dtype == same[1].dtype, name
-        assert torch.equal(*same)
+def assert_alike(model: Any, expected: Any) -> None:
+    """Assert that both models have the same modules, weights and logits."""
+    assert str(model) == str(expected)
+    assert model.dtype == expected.dtype
+    assert not model.training
+    tensors = model.state_dict()
+    expected_tensors = expected.state_dict()
+    assert tensors.keys() == expected_tensors.keys()
+    for name, tensor in tensors.items():
+        pair = [t.to_dense() if t.is_mkldnn else t for t in (tensor, expected_tensors[name])]
+        assert pair[0].dtype == pair[1].dtype, name
+        assert torch.equal(*pair)
     with torch.inference_mode():
         ids = torch.arange(3, 30)[None]
-        assert torch.equal(found(ids).logits, true(ids).logits)
+        assert torch.equal(model(ids).logits, expected(ids).logits)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def alike(found: Any, true: Any) -> None:
 def test_packing_while_reading_equals_packing_afterwards(
     kind: str, shards: int, dtype: torch.dtype, tied: bool, tmp_path: Path
 ) -> None:
-    family = next(one for one in FAMILIES if one.kind == kind)
+    family = next(candidate for candidate in FAMILIES if candidate.kind == kind)
     values = {**family.values, "tie_word_embeddings": tied}
     config = transformers.AutoConfig.for_model(kind, **values)
     torch.manual_seed(0)
@@ -59,11 +59,11 @@ def test_packing_while_reading_equals_packing_afterwards(
     size = sum(p.nbytes for p in hf.parameters()) // shards + 1
     hf.save_pretrained(tmp_path, max_shard_size=size if shards > 1 else "1GB")
     assert (len([*tmp_path.glob("*.safetensors")]) > 1) == (shards > 1)
-    true = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
-    pack_layers(true)
-    found = packed_from(tmp_path, dtype)
-    alike(found, true)
-    assert found.config.to_json_string() == true.config.to_json_string()
+    expected = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
+    pack_layers(expected)
+    packed = packed_from(tmp_path, dtype)
+    assert_alike(packed, expected)
+    assert packed.config.to_json_string() == expected.config.to_json_string()
 
 
 @pytest.mark.parametrize("equal", [True, False])
@@ -74,21 +74,21 @@ def test_a_head_and_an_embedding_that_are_both_stored_have_their_own_weights(
     make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)
-    own = tensors["model.embed_tokens.weight"]
-    tensors = {prefix + name.removeprefix("model."): one for name, one in tensors.items()}
-    tensors["lm_head.weight"] = own.clone() if equal else own + 1
+    embedding = tensors["model.embed_tokens.weight"]
+    tensors = {prefix + name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    tensors["lm_head.weight"] = embedding.clone() if equal else embedding + 1
     save_file(tensors, file, {"format": "pt"})
-    found = packed_from(tmp_path, F32)
-    assert torch.equal(found.get_input_embeddings().weight, own)
-    assert torch.equal(found.get_output_embeddings().weight, own if equal else own + 1)
-    true = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32)
+    packed = packed_from(tmp_path, F32)
+    assert torch.equal(packed.get_input_embeddings().weight, embedding)
+    assert torch.equal(packed.get_output_embeddings().weight, embedding if equal else embedding + 1)
+    expected = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32)
     ids = torch.arange(3, 30)[None]
     with torch.inference_mode():
-        torch.testing.assert_close(found(ids).logits, true(ids).logits, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(packed(ids).logits, expected(ids).logits, rtol=1e-4, atol=1e-4)
 
 
 def test_a_tied_embedding_reads_the_mapped_file(tmp_path: Path) -> None:
-    """In its dtype, whatever the model's: of a table of rows those that are looked up."""
+    """It keeps the file's dtype; only the rows that are looked up are converted."""
     hf = make_hf("llama", tie_word_embeddings=True).to(BF16)
     hf.save_pretrained(tmp_path)
     for dtype in filter(prepacks, (F32, BF16)):
@@ -107,22 +107,22 @@ def test_a_tied_embedding_reads_the_mapped_file(tmp_path: Path) -> None:
 def test_memory_freed_between_weights_is_returned_to_the_system(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The C library kept up to a gigabyte of a model of 0.5 billion parameters."""
-    given = list[int]()
-    monkeypatch.setattr("ngtcli.models.weights.convert.return_memory", lambda: given.append(1))
+    """Otherwise the C library kept up to a gigabyte of a model of 0.5 billion parameters."""
+    returns = list[int]()
+    monkeypatch.setattr("ngtcli.models.weights.convert.return_memory", lambda: returns.append(1))
     make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
-    found = packed_from(tmp_path, F32)
-    assert len(given) == sum(isinstance(one, PackedLinear) for one in found.modules())
+    packed = packed_from(tmp_path, F32)
+    assert len(returns) == sum(isinstance(module, PackedLinear) for module in packed.modules())
 
 
-def test_a_layer_that_cannot_be_packed_comes_as_it_is(
+def test_a_layer_that_cannot_be_packed_is_loaded_unpacked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("ngtcli.models.weights.convert.prepack_floats", lambda weight: None)
     make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
-    found = packed_from(tmp_path, F32)
-    alike(found, transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32))
-    assert found.get_output_embeddings().weight is found.get_input_embeddings().weight
+    model = packed_from(tmp_path, F32)
+    assert_alike(model, transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32))
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 def test_pickles_are_packed_when_they_are_read(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_pickles_are_packed_when_they_are_read(tmp_path: Path) -> None:
     hf.config.save_pretrained(tmp_path)
     torch.save(hf.state_dict(), tmp_path / "pytorch_model.bin")
     pack_layers(hf)
-    alike(packed_from(tmp_path, F32), hf)
+    assert_alike(packed_from(tmp_path, F32), hf)
 
 
 def test_an_error_of_packing_ends_the_loading(
@@ -159,7 +159,7 @@ def test_weights_that_stay_as_they_are_stay_in_the_mapped_file(tmp_path: Path) -
         del hf
 
 
-def test_bytes_are_told_while_a_large_checkpoint_is_read(
+def test_progress_in_bytes_is_shown_while_a_large_checkpoint_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "_MIN_BAR_BYTES", 1.0)
@@ -170,7 +170,7 @@ def test_bytes_are_told_while_a_large_checkpoint_is_read(
     reported = RecordingReporter()
     conversion = Conversion(WeightFormat(F32, packed=True))
     reported.of(lambda: read_checkpoint(str(tmp_path), config, conversion, F32))
-    told = reported.statuses
-    assert len(told) == len(index["weight_map"])
-    assert re.fullmatch(r"Reading █{9,10}░? \d+/\d+ kB, .*", told[-1])
-    assert re.match(r"Reading █░{9} \d+/\d+ kB", told[0])
+    statuses = reported.statuses
+    assert len(statuses) == len(index["weight_map"])
+    assert re.fullmatch(r"Reading █{9,10}░? \d+/\d+ kB, .*", statuses[-1])
+    assert re.match(r"Reading █░{9} \d+/\d+ kB", statuses[0])

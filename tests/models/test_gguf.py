@@ -71,21 +71,21 @@ def tiny(family: str, **changes: Any) -> Any:
     return hf
 
 
-def written(path: Path, hf: Any, kind: str = "Q8_0", tokens: Any = None, **more: Any) -> Any:
-    """Write the model to a file; returns it with the values that the file holds."""
+def write_model(path: Path, hf: Any, kind: str = "Q8_0", tokens: Any = None, **fields: Any) -> Any:
+    """Write the model to a file; return it with the values that the file holds."""
     import gguf
 
     weights = {n: p.detach().numpy() for n, p in hf.named_parameters()}
     tensors = stored(hf.config, weights, kind)
     extra = MORE.get(hf.config.model_type, {})
-    write(path, hf.config, tensors, tokens or backend("qwen"), **{**extra, **more})
+    write(path, hf.config, tensors, tokens or backend("qwen"), **{**extra, **fields})
     with torch.no_grad():
         for parameter in hf.parameters():
             if parameter.ndim > 1 and kind != "F32":  # blocks go along rows, as their order does
-                whole = gguf.GGMLQuantizationType[kind]
-                packed = gguf.quants.quantize(parameter.numpy(), whole)
-                held = torch.from_numpy(np.array(gguf.quants.dequantize(packed, whole)))
-                parameter.copy_(held if kind == "F16" else held.bfloat16())
+                quantization = gguf.GGMLQuantizationType[kind]
+                packed = gguf.quants.quantize(parameter.numpy(), quantization)
+                values = torch.from_numpy(np.array(gguf.quants.dequantize(packed, quantization)))
+                parameter.copy_(values if kind == "F16" else values.bfloat16())
     return hf
 
 
@@ -106,33 +106,33 @@ def scores(hf: Any) -> torch.Tensor:
 @pytest.mark.search
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", ARCHITECTURES)
-def test_the_scores_are_those_of_the_values_in_the_file(
+def test_the_logits_are_those_of_the_values_in_the_file(
     family: str, tied: bool, tmp_path: Path
 ) -> None:
     tied |= family.startswith("gemma")  # always, in such files
-    true = written(tmp_path / "a.gguf", tiny(family, tie_word_embeddings=tied))
-    found = read(tmp_path / "a.gguf")
-    assert found.config.get_text_config().dtype == torch.float32
-    torch.testing.assert_close(scores(found), scores(true), rtol=1e-5, atol=1e-5)
+    expected = write_model(tmp_path / "a.gguf", tiny(family, tie_word_embeddings=tied))
+    loaded = read(tmp_path / "a.gguf")
+    assert loaded.config.get_text_config().dtype == torch.float32
+    torch.testing.assert_close(scores(loaded), scores(expected), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_read_as_what_it_holds(kind: str, tmp_path: Path) -> None:
-    true = written(tmp_path / "a.gguf", tiny("llama"), kind).state_dict()
-    own = {"F32": torch.float32, "F16": torch.float16}.get(kind, torch.bfloat16)
-    for dtype in (torch.float32, own):
-        found = read(tmp_path / "a.gguf", dtype).state_dict()
-        assert found.keys() == true.keys()
-        assert all(torch.equal(found[name], true[name].to(dtype)) for name in true)
+def test_each_quantization_is_read_as_its_values(kind: str, tmp_path: Path) -> None:
+    expected = write_model(tmp_path / "a.gguf", tiny("llama"), kind).state_dict()
+    file_dtype = {"F32": torch.float32, "F16": torch.float16}.get(kind, torch.bfloat16)
+    for dtype in (torch.float32, file_dtype):
+        tensors = read(tmp_path / "a.gguf", dtype).state_dict()
+        assert tensors.keys() == expected.keys()
+        assert all(torch.equal(tensors[name], expected[name].to(dtype)) for name in expected)
     config = json.loads((Path(find(str(tmp_path / "a.gguf"))) / "config.json").read_text())
-    assert config["dtype"] == str(own).removeprefix("torch.")
+    assert config["dtype"] == str(file_dtype).removeprefix("torch.")
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text"])
 def test_the_configuration_is_that_which_transformers_reads(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(tmp_path / "a.gguf", tiny(family))
+    write_model(tmp_path / "a.gguf", tiny(family))
     quick = json.loads((Path(find(str(tmp_path / "a.gguf"))) / "config.json").read_text())
     shutil.rmtree(home("cache") / "stand-ins")
     monkeypatch.setattr(gguf_module, "_TABLE_MODEL_TYPES", {})
@@ -144,9 +144,9 @@ def test_long_matrices_are_dequantized_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ngtcli.models.weights.gguf_weights._CHUNK_ELEMENTS", 64 * 7)
-    true = written(tmp_path / "a.gguf", tiny("qwen2")).state_dict()
-    found = read(tmp_path / "a.gguf").state_dict()
-    assert all(torch.equal(found[name], true[name]) for name in true)
+    expected = write_model(tmp_path / "a.gguf", tiny("qwen2")).state_dict()
+    tensors = read(tmp_path / "a.gguf").state_dict()
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)
 
 
 ROPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -158,16 +158,20 @@ ROPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("rope", "told"), ROPES)
-def test_rotary_scaling_is_read(rope: dict[str, Any], told: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rope", "file_fields"), ROPES)
+def test_rotary_scaling_is_read(
+    rope: dict[str, Any], file_fields: dict[str, Any], tmp_path: Path
+) -> None:
     import gguf
 
     hf = tiny("qwen2", rope_parameters={"rope_theta": 10000.0, **rope})
-    told = {name: value for name, value in told.items() if name != "rope_scaling_type"}
+    file_fields = {
+        name: value for name, value in file_fields.items() if name != "rope_scaling_type"
+    }
     kind = gguf.RopeScalingType(rope["rope_type"])
-    more = {"rope_scaling_type": kind, "rope_scaling_factor": 4.0, **told}
-    true = written(tmp_path / "a.gguf", hf, **more)
-    torch.testing.assert_close(scores(read(tmp_path / "a.gguf")), scores(true))
+    fields = {"rope_scaling_type": kind, "rope_scaling_factor": 4.0, **file_fields}
+    expected = write_model(tmp_path / "a.gguf", hf, **fields)
+    torch.testing.assert_close(scores(read(tmp_path / "a.gguf")), scores(expected))
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
@@ -185,16 +189,16 @@ def test_the_rotary_factors_of_llama_3_are_read_and_others_refused(
     }
     hf = tiny("llama", rope_parameters=rope)
     plain = tiny("llama", rope_parameters=base)
-    own = hf.model.rotary_emb.inv_freq
-    factors = (plain.model.rotary_emb.inv_freq / own).numpy()
+    inverse_frequencies = hf.model.rotary_emb.inv_freq
+    factors = (plain.model.rotary_emb.inv_freq / inverse_frequencies).numpy()
     assert factors.max() == factor
     assert len({*factors.round(3)}) > 2
     for name, numbers in (("a", factors), ("b", factors[::-1].copy())):
         weights = {n: p.detach().numpy() for n, p in hf.named_parameters()}
         tensors = [*stored(hf.config, weights, "F32"), ("rope_freqs.weight", numbers, "F32")]
         write(tmp_path / f"{name}.gguf", hf.config, tensors, backend("qwen"))
-    found = read(tmp_path / "a.gguf")
-    assert torch.equal(found.model.rotary_emb.inv_freq, own)
+    loaded = read(tmp_path / "a.gguf")
+    assert torch.equal(loaded.model.rotary_emb.inv_freq, inverse_frequencies)
     with pytest.raises(ModelError, match="does not support the rotary factors"):
         find(str(tmp_path / "b.gguf"))
 
@@ -206,53 +210,52 @@ def test_int8_is_that_of_the_dequantized_checkpoint_and_is_kept(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert KERNEL is not None
-    written(tmp_path / "a.gguf", tiny(family)).bfloat16().save_pretrained(tmp_path / "true")
-    true, _ = load_quantized(str(tmp_path / "true"), INT8)
+    write_model(tmp_path / "a.gguf", tiny(family)).bfloat16().save_pretrained(tmp_path / "true")
+    expected, _ = load_quantized(str(tmp_path / "true"), INT8)
     folder = find(str(tmp_path / "a.gguf"))
-    found, report = load_quantized(folder, INT8)
+    quantized, report = load_quantized(folder, INT8)
     assert not any(report.values())
     # Norms are float32 in the file and bfloat16 in the other checkpoint.
-    torch.testing.assert_close(scores(found), scores(true), rtol=0.05, atol=0.5)
-    assert str(tmp_path / "a.gguf") in {one.folder for one in cached_weights()}
-    monkeypatch.setattr(
-        "ngtcli.models.weights.checkpoints.gguf_weights", None
-    )  # nothing is read again
+    torch.testing.assert_close(scores(quantized), scores(expected), rtol=0.05, atol=0.5)
+    assert str(tmp_path / "a.gguf") in {cached.folder for cached in cached_weights()}
+    # The GGUF file is not read again.
+    monkeypatch.setattr("ngtcli.models.weights.checkpoints.gguf_weights", None)
     reported = RecordingReporter()
     again, _ = reported.of(lambda: load_quantized(folder, INT8))
-    assert torch.equal(scores(again), scores(found))
+    assert torch.equal(scores(again), scores(quantized))
     assert reported.statuses[-1].startswith("Read")
 
 
 def test_the_tokenizer_is_that_of_the_file_without_reading_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true = backend("qwen")
+    original = backend("qwen")
     path = tmp_path / "model.gguf"
-    written(path, tiny("qwen2"), tokens=true)
-    found = load_tokenizer(str(path))
+    write_model(path, tiny("qwen2"), tokens=original)
+    loaded = load_tokenizer(str(path))
     monkeypatch.setattr(gguf_module, "_write_folder", None)
     again = load_tokenizer(str(tmp_path))  # the folder has no other model
     texts = ["The tide came in at noon.", "naïve café, “quoted” 1234\n\n x", "<|im_end|>a"]
     for text in texts:
-        assert found.backend(text)["input_ids"] == true(text)["input_ids"]
-        assert again.encode(text) == found.encode(text)
-    assert found.backend.chat_template == true.chat_template
-    assert found.backend.eos_token == "<|im_end|>"
-    assert found.fingerprint == again.fingerprint
+        assert loaded.backend(text)["input_ids"] == original(text)["input_ids"]
+        assert again.encode(text) == loaded.encode(text)
+    assert loaded.backend.chat_template == original.chat_template
+    assert loaded.backend.eos_token == "<|im_end|>"
+    assert loaded.fingerprint == again.fingerprint
     assert load_config(str(path)).max_position_embeddings == 256
     check_models(str(path))
 
 
 def test_all_tokens_that_end_a_turn_are_end_ids(tmp_path: Path) -> None:
     tokens = backend("qwen")
-    written(tmp_path / "a.gguf", tiny("qwen2"), tokens=tokens, eot_token_id=5)
+    write_model(tmp_path / "a.gguf", tiny("qwen2"), tokens=tokens, eot_token_id=5)
     ends = set(tokens.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))
     assert load_model(ModelSpec(str(tmp_path / "a.gguf"), "cpu")).end_ids == ends | {5}
 
 
 def test_a_changed_file_is_read_anew_and_a_lost_part_made_again(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
-    written(path, tiny("llama"))
+    write_model(path, tiny("llama"))
     first = find(str(path))
     part = Path(first) / "tokenizer.json"
     for harm in (part.unlink, lambda: part.write_bytes(b"")):  # removed; of a disk that failed
@@ -261,7 +264,7 @@ def test_a_changed_file_is_read_anew_and_a_lost_part_made_again(tmp_path: Path) 
         assert part.stat().st_size > 1000
     assert source_of(first)
     assert source_of(tmp_path) is None
-    written(path, tiny("qwen2"))
+    write_model(path, tiny("qwen2"))
     os.utime(path, ns=(1, 1))
     assert find(str(path)) != first
     assert load_config(str(path)).model_type == "qwen2"
@@ -271,11 +274,13 @@ def test_an_unreadable_gguf_file_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.gguf"
-    written(path, tiny("llama"))
-    whole = path.read_bytes()
-    foreign = whole.replace(b"llama", b"lorem")
-    for at, data in enumerate((whole[:-1000], whole[:100], b"GGUX" + whole[4:], b"", foreign)):
-        broken = tmp_path / f"{at}.gguf"
+    write_model(path, tiny("llama"))
+    content = path.read_bytes()
+    foreign = content.replace(b"llama", b"lorem")
+    for number, data in enumerate(
+        (content[:-1000], content[:100], b"GGUX" + content[4:], b"", foreign)
+    ):
+        broken = tmp_path / f"{number}.gguf"
         broken.write_bytes(data)
         with pytest.raises(ModelError) as caught:
             load_model(ModelSpec(str(broken), "cpu"))
@@ -298,9 +303,9 @@ def test_an_unreadable_gguf_file_is_reported_in_one_line(
         find(str(tmp_path / "b.gguf"))
     parts = tmp_path / "parts"
     parts.mkdir()
-    for at in (1, 2, 3):
-        part = parts / f"c-{at:05}-of-00003.gguf"
-        written(part, tiny("llama"), uint16=("split.count", 3))
+    for number in (1, 2, 3):
+        part = parts / f"c-{number:05}-of-00003.gguf"
+        write_model(part, tiny("llama"), uint16=("split.count", 3))
         for name in (part, parts):
             with pytest.raises(ModelError, match="one of 3 parts"):
                 find(str(name))
@@ -313,11 +318,13 @@ def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home
     write(path, hf.config, stored(hf.config, weights, "Q8_0"), load_tokenizer("builtin").backend)
     dry = ngt("summarize", "-m", str(path), "--dry-run", HARBOUR)
     assert dry.returncode == 0, dry.stderr
-    own = ("-m", str(path), "--dtype", "float32", "--set", "calibrate=no", "--method", "trie")
-    done = ngt("summarize", *own, "--max-tokens", "8", HARBOUR)
+    flags = ("-m", str(path), "--dtype", "float32", "--set", "calibrate=no", "--method", "trie")
+    done = ngt("summarize", *flags, "--max-tokens", "8", HARBOUR)
     assert done.returncode == 0, done.stderr
     assert b"its tokenizer has" not in done.stderr  # as many tokens as the model
-    how = "dequantized to bfloat16"
+    dequantization = "dequantized to bfloat16"
     lines = [line for line in done.stderr.decode().splitlines() if "GGUF" in line]
-    assert lines == [f"ngt: {path} is a GGUF file with weights in Q8_0, {how}; computed in float32"]
+    assert lines == [
+        f"ngt: {path} is a GGUF file with weights in Q8_0, {dequantization}; computed in float32"
+    ]
     assert [*(home("cache") / "stand-ins").iterdir()]

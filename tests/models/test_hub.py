@@ -28,10 +28,10 @@ CHUNK = 10 * 1024 * 1024  # bytes that huggingface_hub writes at a time
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    """Those of a small model: the weights are just longer than what is written at a time."""
-    found = files_of(BUILTIN_PATH)
-    assert len(found[WEIGHTS]) > CHUNK
-    return found
+    """The files of a small model, whose weights are slightly longer than one chunk."""
+    content = files_of(BUILTIN_PATH)
+    assert len(content[WEIGHTS]) > CHUNK
+    return content
 
 
 @pytest.fixture
@@ -42,22 +42,22 @@ def hub(files: dict[str, bytes]) -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def pulled(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a whole download leaves."""
-    place = tmp_path_factory.mktemp("pulled")
+    """A cache with a complete download."""
+    cache_folder = tmp_path_factory.mktemp("pulled")
     with Hub({ID: {"main": files}}) as hub:
-        assert hub.run(place, "models", "pull", ID).returncode == 0
-    return place
+        assert hub.run(cache_folder, "models", "pull", ID).returncode == 0
+    return cache_folder
 
 
 @pytest.fixture
 def folder(pulled: Path, tmp_path: Path) -> Path:
-    """The model's folder in a copy of that."""
+    """The model's folder in a copy of that cache."""
     shutil.copytree(pulled, tmp_path, symlinks=True, dirs_exist_ok=True)
-    (found,) = tmp_path.glob("hf/hub/models--*/snapshots/*")
-    return found
+    (snapshot,) = tmp_path.glob("hf/hub/models--*/snapshots/*")
+    return snapshot
 
 
-def held(folder: str | Path, files: dict[str, bytes]) -> bool:
+def has_weights(folder: str | Path, files: dict[str, bytes]) -> bool:
     return (Path(folder) / WEIGHTS).read_bytes() == files[WEIGHTS]
 
 
@@ -75,12 +75,12 @@ def test_needed_files_are_downloaded_once(
     assert not hub.take_downloads()
     assert json.loads(again.stdout)["path"] == str(folder)
     for offline in ("0", "1"):
-        told = hub.run(
+        dry_run = hub.run(
             tmp_path, "ask", "-d", HARBOUR, "Who?", "-m", ID, "--dry-run", HF_HUB_OFFLINE=offline
         )
-        assert told.returncode == 0, told.stderr
-        assert "harbour" in told.stdout.lower()
-    assert not hub.log  # not even asked
+        assert dry_run.returncode == 0, dry_run.stderr
+        assert "harbour" in dry_run.stdout.lower()
+    assert not hub.log  # the hub was not even asked
     listed = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)
     size = sum(map(len, files.values()))
     assert [(m["name"], m["bytes"]) for m in listed][1:] == [(ID, size)]
@@ -124,15 +124,19 @@ def test_shards_of_the_index_are_downloaded_and_missing_ones_named(tmp_path: Pat
     small = {n: c for n, c in files_of(BUILTIN_PATH).items() if n != WEIGHTS}
     shards = [f"part-{i}.safetensors" for i in range(3)]
     index = {"weight_map": {f"layer.{i}": shard for i, shard in enumerate(shards)}}
-    own = {**small, f"{WEIGHTS}.index.json": json.dumps(index).encode(), "other.safetensors": b"x"}
-    own |= {shard: os.urandom(5_000_001 + i) for i, shard in enumerate(shards)}
-    with Hub({ID: {"main": own}}) as hub:
+    repository_files = {
+        **small,
+        f"{WEIGHTS}.index.json": json.dumps(index).encode(),
+        "other.safetensors": b"x",
+    }
+    repository_files |= {shard: os.urandom(5_000_001 + i) for i, shard in enumerate(shards)}
+    with Hub({ID: {"main": repository_files}}) as hub:
         done = hub.run(tmp_path, "models", "pull", ID)
         assert done.returncode == 0, done.stderr
-        assert {*hub.take_downloads()} == {*own} - {"other.safetensors"}
+        assert {*hub.take_downloads()} == {*repository_files} - {"other.safetensors"}
     folder = Path(done.stdout.strip())
     for shard in shards:
-        assert (folder / shard).read_bytes() == own[shard]
+        assert (folder / shard).read_bytes() == repository_files[shard]
     (folder / shards[0]).unlink()
     (folder / shards[2]).unlink()
     with pytest.raises(Exception, match=f"no {shards[0]} and 1 more"):
@@ -146,20 +150,24 @@ def test_a_connection_that_breaks_is_taken_up_again(
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 4
     assert not done.stdout
-    what, hint = done.stderr.splitlines()
-    assert f"{ID}: the download failed" in what
+    message, hint = done.stderr.splitlines()
+    assert f"{ID}: the download failed" in message
     assert "continues where it stopped" in hint
     assert (WEIGHTS, CHUNK) in [(name, first) for _, name, first in hub.log]
     listed = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)
     assert listed[1]["unfinished_bytes"] == CHUNK
-    told = hub.run(tmp_path, "models", "list").stdout
-    assert "10 MB unfinished" in told
+    listing = hub.run(tmp_path, "models", "list").stdout
+    assert "10 MB unfinished" in listing
     hub.breaks_at = {}
     hub.log = []
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0, done.stderr
-    assert held(done.stdout.strip(), files)
-    assert [first for m, name, first in hub.log if (m, name) == ("GET", WEIGHTS)] == [CHUNK]
+    assert has_weights(done.stdout.strip(), files)
+    assert [
+        first
+        for request_method, name, first in hub.log
+        if (request_method, name) == ("GET", WEIGHTS)
+    ] == [CHUNK]
 
 
 def test_a_download_goes_on_after_ctrl_c(hub: Hub, files: dict[str, bytes], tmp_path: Path) -> None:
@@ -179,41 +187,41 @@ def test_a_download_goes_on_after_ctrl_c(hub: Hub, files: dict[str, bytes], tmp_
     hub.log = []
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0, done.stderr
-    assert held(done.stdout.strip(), files)
+    assert has_weights(done.stdout.strip(), files)
     assert [f for m, n, f in hub.log if (m, n) == ("GET", WEIGHTS)] == [CHUNK]
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("more", [0, 5000])
-def test_a_file_that_is_not_the_hub_s_is_not_kept(
-    hub: Hub, files: dict[str, bytes], tmp_path: Path, more: int
+@pytest.mark.parametrize("extra_bytes", [0, 5000])
+def test_a_damaged_download_is_not_kept(
+    hub: Hub, files: dict[str, bytes], tmp_path: Path, extra_bytes: int
 ) -> None:
-    # As a proxy that answers with a page, or a damaged mirror.
-    hub.replaced = {WEIGHTS: bytes(len(files[WEIGHTS]) + more)}
+    # A proxy may answer with a page, and a mirror may be damaged.
+    hub.replaced = {WEIGHTS: bytes(len(files[WEIGHTS]) + extra_bytes)}
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 4
     assert "a downloaded file is damaged" in done.stderr
     hub.replaced = {}
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0, done.stderr
-    assert held(done.stdout.strip(), files)
+    assert has_weights(done.stdout.strip(), files)
 
 
-def test_cut_files_of_the_cache_are_told_and_pulled_again(
+def test_truncated_files_of_the_cache_are_reported_and_pulled_again(
     hub: Hub, files: dict[str, bytes], tmp_path: Path, folder: Path
 ) -> None:
     with (folder / WEIGHTS).open("r+b") as file:  # as after a crash, or on a full disk
         file.truncate(6_000_000)
     done = hub.run(tmp_path, "generate", "x", "-m", ID, "--max-tokens", "4")
-    what, hint = done.stderr.splitlines()[-2:]
+    message, hint = done.stderr.splitlines()[-2:]
     assert done.returncode == 4
-    assert "cannot be loaded" in what
+    assert "cannot be loaded" in message
     assert hint == f"Download its weights again: ngt models pull {ID}"
     (folder / "tokenizer.json").write_bytes(b"{")  # through the link
     hub.take_downloads()
     again = hub.run(tmp_path, "models", "pull", ID)
     assert again.stdout.strip() == str(folder)
-    assert held(folder, files)
+    assert has_weights(folder, files)
     assert hub.take_downloads() == ["tokenizer.json", WEIGHTS]
     assert (folder / "tokenizer.json").read_bytes() == files["tokenizer.json"]
 
@@ -229,14 +237,14 @@ def test_a_download_without_a_byte_of_the_weights_is_unfinished(hub: Hub, tmp_pa
 @pytest.mark.usefixtures("folder")
 def test_a_model_of_the_cache_stays_where_the_hub_is_gone(hub: Hub, tmp_path: Path) -> None:
     for environ in ({"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}):
-        told = hub.run(tmp_path, "models", "pull", ID, **environ).stderr
-        assert "its files in the local cache are unchanged" in told
-        assert "Did you mean" not in told
+        stderr = hub.run(tmp_path, "models", "pull", ID, **environ).stderr
+        assert "its files in the local cache are unchanged" in stderr
+        assert "Did you mean" not in stderr
 
 
 @pytest.fixture
 def own_hub(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """The hub as what is run in this process asks it, with a cache of its own."""
+    """The hub, as code in this process reaches it, with a cache of its own."""
     from huggingface_hub import constants, hf_api
 
     for key, value in hub.environ(tmp_path / "hf").items():
@@ -267,14 +275,14 @@ def test_a_download_that_fails_reads_nothing_more(
 ) -> None:
     large = 3 * files[WEIGHTS]
     index = {"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}
-    small = {name: one for name, one in files.items() if name != WEIGHTS}
-    own = {
+    small = {name: content for name, content in files.items() if name != WEIGHTS}
+    repository_files = {
         **small,
         f"{WEIGHTS}.index.json": json.dumps(index).encode(),
         "a.safetensors": large,
         "b.safetensors": files[WEIGHTS],
     }
-    own_hub.repos[ID] = {"main": own}
+    own_hub.repos[ID] = {"main": repository_files}
     own_hub.waits_at = {"a.safetensors": CHUNK + 200_000}  # of the slow one a piece is there then
     own_hub.sends_rest = True
     blobs = tmp_path / "hf" / "hub" / f"models--{ID.replace('/', '--')}" / "blobs"
@@ -298,13 +306,13 @@ def test_refusals_of_the_hub_are_reported(own_hub: Hub, monkeypatch: pytest.Monk
     own_hub.repos |= {"closed/model": own_hub.repos[ID], "maker/gguf": {"main": lacking}}
     own_hub.gated = {"closed/model"}
 
-    def check(name: str, told: str, hint: str) -> None:
+    def check(name: str, message: str, hint: str) -> None:
         for ask_for in (find, pull):
-            with pytest.raises(ModelError, match=re.escape(told)) as caught:
+            with pytest.raises(ModelError, match=re.escape(message)) as caught:
                 ask_for(name)
             assert hint in caught.value.hint
 
-    for name, told, hint in (
+    for name, message, hint in (
         ("nobody/nothing", "no such model on the hub", "Give a folder"),
         ("maker/Smal-1B", "no such model on the hub", f"Did you mean {ID}?"),
         ("small-1b", "no such model on the hub", f"Did you mean {ID}?"),
@@ -312,7 +320,7 @@ def test_refusals_of_the_hub_are_reported(own_hub: Hub, monkeypatch: pytest.Monk
         ("closed/model", "access to this model must be requested", "hf auth login"),
         ("maker/gguf", "repository on the hub has no config.json", "Download a GGUF file"),
     ):
-        check(name, told, hint)
+        check(name, message, hint)
     own_hub.status = 401
     check("some/other", f"{own_hub.url} answers 401", "hf auth login")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -352,9 +360,9 @@ def test_names_that_cannot_be_ids_do_not_reach_the_hub(monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("folder")
 def test_models_are_removed_once_that_is_confirmed(hub: Hub, tmp_path: Path) -> None:
     assert hub.run(tmp_path, "models", "pull", f"{ID}@v2").returncode == 0
-    asked = hub.run(tmp_path, "models", "rm", ID)
-    assert asked.returncode == 2
-    assert "--yes" in asked.stderr
+    unconfirmed = hub.run(tmp_path, "models", "rm", ID)
+    assert unconfirmed.returncode == 2
+    assert "--yes" in unconfirmed.stderr
     second = hub.run(tmp_path, "models", "rm", f"{ID}@v2", "--yes", "--json")
     assert json.loads(second.stdout) == {"files": 1, "pieces": 0, "bytes": 7}
     listed = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)
@@ -374,30 +382,30 @@ def test_models_are_removed_once_that_is_confirmed(hub: Hub, tmp_path: Path) -> 
 def test_downloads_of_killed_runs_are_listed_and_removed(
     hub: Hub, tmp_path: Path, folder: Path, lost: str
 ) -> None:
-    own = folder.parents[1]
-    path = min(own.glob(lost), key=lambda one: one.stat().st_size)
+    model_folder = folder.parents[1]
+    path = min(model_folder.glob(lost), key=lambda entry: entry.stat().st_size)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (one,) = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)[1:]
-    assert one["name"] == ID
-    assert one["unfinished_bytes"] > 0
+    (model,) = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)[1:]
+    assert model["name"] == ID
+    assert model["unfinished_bytes"] > 0
     done = hub.run(tmp_path, "models", "rm", ID, "--yes")
     assert done.returncode == 0
     assert "removed" in done.stdout
-    assert not own.exists()
+    assert not model_folder.exists()
 
 
 def test_warnings_of_the_hub_library_are_replaced_by_our_line(tmp_path: Path) -> None:
     from huggingface_hub.file_download import _check_disk_space
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         be_quiet()
         _check_disk_space(10**18, tmp_path)
-    assert not told
+    assert not caught
 
 
 def test_the_line_of_a_download_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(range(0, 100, 10))
-    monkeypatch.setattr("ngtcli.system.progress.time.monotonic", lambda: float(next(now)))
+    times = iter(range(0, 100, 10))
+    monkeypatch.setattr("ngtcli.system.progress.time.monotonic", lambda: float(next(times)))
     reported = RecordingReporter()
     bar = reported.of(lambda: ByteBar("Downloading", 16_000_000_000, 7_000_000_000))
     bar.update(1_000_000_000)

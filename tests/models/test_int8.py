@@ -24,15 +24,15 @@ pytestmark = [
 ]
 
 
-def made(
+def make_layer(
     outputs: int, inputs: int, bias: bool = False, seed: int = 0, kernel: Int8Kernel | None = KERNEL
 ) -> tuple[PackedLinear, Tensor]:
     """A layer and its weight."""
     assert kernel is not None
     source = torch.Generator().manual_seed(seed)
     weight = torch.randn(outputs, inputs, generator=source)
-    own = nn.Parameter(torch.randn(outputs, generator=source)) if bias else None
-    return layer_of(weight, own, kernel), weight
+    bias_parameter = nn.Parameter(torch.randn(outputs, generator=source)) if bias else None
+    return layer_of(weight, bias_parameter, kernel), weight
 
 
 @settings(max_examples=60, deadline=None)
@@ -54,18 +54,20 @@ def test_a_layer_gives_the_product_of_its_integers(
     seed: int,
     kernel: Int8Kernel,
 ) -> None:
-    layer, weight = made(outputs, inputs, bias, seed, kernel)
+    layer, weight = make_layer(outputs, inputs, bias, seed, kernel)
     rows = torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed + 1))
     rows *= 10.0 ** (magnitude * torch.linspace(0, 1, count)[:, None])
     rows[0, ::2] = 0
-    true = expected_matmul(layer, weight, rows)
-    found = layer(rows).double()
+    expected = expected_matmul(layer, weight, rows)
+    result = layer(rows).double()
     # An input half-way between two integers may be rounded either way in float32: one of them.
-    most = rows.double().abs().amax(1, keepdim=True) / kernel.qmax
-    one = most * quantize_weight(weight)[1].double() * onednn.QMAX
-    close = (found - true).abs() <= 1e-5 * true.abs() + 1.001 * one
-    assert close.all()
-    assert ((found - true).abs() <= 1e-5 * true.abs() + 1e-5 * one * inputs).double().mean() > 0.5
+    row_step = rows.double().abs().amax(1, keepdim=True) / kernel.qmax
+    step = row_step * quantize_weight(weight)[1].double() * onednn.QMAX
+    is_close = (result - expected).abs() <= 1e-5 * expected.abs() + 1.001 * step
+    assert is_close.all()
+    assert (
+        (result - expected).abs() <= 1e-5 * expected.abs() + 1e-5 * step * inputs
+    ).double().mean() > 0.5
 
 
 class Matmuls(TorchDispatchMode):
@@ -85,7 +87,7 @@ class Matmuls(TorchDispatchMode):
 @pytest.mark.skipif(Int8Kernel(signed=True) not in KERNELS, reason="signed sums are not exact here")
 @pytest.mark.parametrize("outputs", [1, 16, 64, 128, 256, 257])
 def test_no_matmul_is_so_small_that_amx_leaves_it_to_the_slow_kernel(outputs: int) -> None:
-    layer, weight = made(outputs, 96, kernel=Int8Kernel(signed=True))
+    layer, weight = make_layer(outputs, 96, kernel=Int8Kernel(signed=True))
     rows = torch.randn(9, 96)
     expected = expected_matmul(layer, weight, rows)
     for count in (1, 2, 3, 9):
@@ -102,33 +104,33 @@ def test_rows_have_the_same_bits_whatever_stands_beside_them(
     dtype: torch.dtype, size: tuple[int, int]
 ) -> None:
     outputs, inputs = size
-    layer, _ = made(outputs, inputs, bias=True)
+    layer, _ = make_layer(outputs, inputs, bias=True)
     rows = (torch.randn(64, inputs) * 10.0 ** torch.linspace(-9, 9, 64)[:, None]).to(dtype)
     rows[3] = rows[4]
     rows[5, ::2] = 0
     rows[6] = 0
     alone = torch.cat([layer(row[None]) for row in rows])
     for count in (2, 3, 5, 16, 33, 64):
-        found = torch.cat([layer(part) for part in rows.split(count)])
-        assert torch.equal(found, alone)
+        batched = torch.cat([layer(part) for part in rows.split(count)])
+        assert torch.equal(batched, alone)
     assert torch.equal(alone[3], alone[4])
     assert alone.dtype == dtype
 
 
-def test_a_row_that_is_no_number_stays_by_itself() -> None:
-    layer, _ = made(30, 40)
+def test_rows_with_nan_or_infinity_change_no_other_row() -> None:
+    layer, _ = make_layer(30, 40)
     rows = torch.randn(6, 40)
-    true = layer(rows)
+    expected = layer(rows)
     rows[1, 3] = torch.nan
     rows[4, 5] = torch.inf
-    found = layer(rows)
-    others = [0, 2, 3, 5]
-    assert torch.equal(found[others], true[others])
-    assert not torch.isfinite(found[[1, 4]]).all(1).any()
+    result = layer(rows)
+    finite_rows = [0, 2, 3, 5]
+    assert torch.equal(result[finite_rows], expected[finite_rows])
+    assert not torch.isfinite(result[[1, 4]]).all(1).any()
 
 
-def test_zeros_and_no_rows_at_all() -> None:
-    layer, _ = made(30, 40)
+def test_rows_of_zeros_and_no_rows_are_allowed() -> None:
+    layer, _ = make_layer(30, 40)
     assert torch.equal(layer(torch.zeros(3, 40)), torch.zeros(3, 30))
     assert layer(torch.zeros(2, 0, 40)).shape == (2, 0, 30)
     assert layer(torch.randn(2, 5, 40)).shape == (2, 5, 30)
@@ -140,37 +142,39 @@ def test_a_weight_is_the_nearest_of_255_multiples_of_its_outputs_scale(
 ) -> None:
     monkeypatch.setattr(linear, "_CHUNK_ELEMENTS", 90)  # two outputs at a time
     weight = (torch.randn(37, 40) * 10.0 ** torch.linspace(-3, 3, 37)[:, None]).to(dtype)
-    whole, scale = quantize_weight(weight)
-    assert (whole.abs().amax(1) == 127).all()
-    wrong = whole.double() * scale.double()[:, None] - weight.double()
-    assert (wrong.abs() <= 0.5001 * scale[:, None]).all()
+    quantized, scale = quantize_weight(weight)
+    assert (quantized.abs().amax(1) == 127).all()
+    errors = quantized.double() * scale.double()[:, None] - weight.double()
+    assert (errors.abs() <= 0.5001 * scale[:, None]).all()
 
 
-def test_the_first_way_that_is_right_is_taken_signed_inputs_with_amx_alone(
+def test_the_first_correct_kernel_is_chosen_and_signed_inputs_need_amx(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert int8_kernel().is_correct()
-    every = Int8Kernel(True, 127), Int8Kernel(False, 127), Int8Kernel(False, 63)
-    right: list[Int8Kernel] = []
-    monkeypatch.setattr(Int8Kernel, "is_correct", lambda self: self in right)
-    for has, able, found in (
-        ({"amx_int8"}, every, every[0]),
-        (set(), every, every[1]),
-        ({"amx_int8"}, every[1:], every[1]),
-        (set(), every[2:], every[2]),
+    kernels = Int8Kernel(True, 127), Int8Kernel(False, 127), Int8Kernel(False, 63)
+    correct: list[Int8Kernel] = []
+    monkeypatch.setattr(Int8Kernel, "is_correct", lambda self: self in correct)
+    for instructions, correct_kernels, expected in (
+        ({"amx_int8"}, kernels, kernels[0]),
+        (set(), kernels, kernels[1]),
+        ({"amx_int8"}, kernels[1:], kernels[1]),
+        (set(), kernels[2:], kernels[2]),
         ({"amx_int8"}, (), None),
-        (set(), every[:1], None),
+        (set(), kernels[:1], None),
     ):
-        right[:] = able
-        monkeypatch.setattr(formats, "instruction_sets", lambda has=has: frozenset(has))
-        if found is None:
+        correct[:] = correct_kernels
+        monkeypatch.setattr(
+            formats, "instruction_sets", lambda instructions=instructions: frozenset(instructions)
+        )
+        if expected is None:
             with pytest.raises(ModelError, match="no int8 matmul of this CPU"):
                 int8_kernel.__wrapped__()
         else:
-            assert int8_kernel.__wrapped__() == found
+            assert int8_kernel.__wrapped__() == expected
 
 
-def test_memory_of_ours_is_what_the_kernel_reads() -> None:
-    """Else weights could not lie in a file."""
-    storage: Any = made(70, 130)[0].packed_weight
+def test_the_kernel_reads_our_memory() -> None:
+    """Otherwise weights could not be mapped from a file."""
+    storage: Any = make_layer(70, 130)[0].packed_weight
     assert torch.ops.mkldnn.data_ptr(storage.packed) == storage.buffer.data_ptr()

@@ -39,32 +39,34 @@ def test_a_family_gives_what_its_dequantized_weights_give(
     family: str, tied: bool, tmp_path: Path
 ) -> None:
     hf = make_hf(family, tie_word_embeddings=tied)
-    found, report = loaded(folder := saved(tmp_path, hf))
+    folder = saved(tmp_path, hf)
+    quantized, report = loaded(folder)
     assert not any(report.values())
     again, _ = loaded(folder)
-    assert_holds_the_same(found, again)
-    assert torch.equal(scores(again), scores(found))
-    assert again.dtype == found.dtype
+    assert_holds_the_same(quantized, again)
+    assert torch.equal(scores(again), scores(quantized))
+    assert again.dtype == quantized.dtype
     assert {n: b.dtype for n, b in again.named_buffers()} == {
-        n: b.dtype for n, b in found.named_buffers()
+        n: b.dtype for n, b in quantized.named_buffers()
     }
-    assert not any(isinstance(module, nn.Linear) for module in found.modules())
-    embedding = found.get_input_embeddings()
-    true = hf.get_input_embeddings()
-    assert torch.equal(embedding.weight, true.weight)
-    true = scores(dequantize(hf))
-    assert ((scores(found) - true).norm() / true.norm()) < 0.06  # inputs are rounded as well
+    assert not any(isinstance(module, nn.Linear) for module in quantized.modules())
+    embedding = quantized.get_input_embeddings()
+    assert torch.equal(embedding.weight, hf.get_input_embeddings().weight)
+    expected = scores(dequantize(hf))
+    error = (scores(quantized) - expected).norm() / expected.norm()
+    assert error < 0.06  # inputs are rounded as well
 
 
-def assert_holds_the_same(one: Any, other: Any) -> None:
-    """Two models hold the same bytes, floats and prepacked integers alike."""
-    tensors = named_tensors(one)
-    others = named_tensors(other)
-    assert tensors.keys() == others.keys()
+def assert_holds_the_same(first: Any, second: Any) -> None:
+    """Assert that two models hold the same bytes, both floats and prepacked integers."""
+    tensors = named_tensors(first)
+    second_tensors = named_tensors(second)
+    assert tensors.keys() == second_tensors.keys()
     different = [
         name
         for name, tensor in tensors.items()
-        if tensor.dtype != others[name].dtype or not torch.equal(tensor, others[name])
+        if tensor.dtype != second_tensors[name].dtype
+        or not torch.equal(tensor, second_tensors[name])
     ]
     assert different == []
 
@@ -106,15 +108,18 @@ def test_other_layers_and_experts_are_read_and_kept_as_integers(
         assert torch.equal(scores(first), scores(again))
     else:  # some kernels of floats give other bits where a weight lies at another place in memory
         torch.testing.assert_close(scores(first), scores(again), rtol=1e-4, atol=1e-4)
-    hf.set_experts_implementation("eager") if "experts" in str(hf) else None
-    true = scores(dequantize(hf))
-    assert (scores(first) - true).norm() < 0.08 * true.norm()  # inputs are rounded as well
+    if "experts" in str(hf):
+        hf.set_experts_implementation("eager")
+    expected = scores(dequantize(hf))
+    assert (scores(first) - expected).norm() < 0.08 * expected.norm()  # inputs are rounded as well
     assert summary(first, 0.0)[0] > 0.8
     assert not any(one.ndim == 3 and one.shape[1] > 1 for one in first.parameters())
 
 
 @pytest.mark.parametrize("name", ["none", "int8"])
-def test_integers_of_which_nothing_is_said_are_refused(name: str, tmp_path: Path) -> None:
+def test_integer_weights_without_a_quantization_config_are_refused(
+    name: str, tmp_path: Path
+) -> None:
     hf = make_hf("llama")
     state = {n: w.to(torch.int8) if "proj" in n else w for n, w in hf.state_dict().items()}
     shutil.copy(BUILTIN_PATH / "tokenizer.json", saved(tmp_path, hf, state_dict=state))
@@ -122,18 +127,19 @@ def test_integers_of_which_nothing_is_said_are_refused(name: str, tmp_path: Path
         load_model(ModelSpec(str(tmp_path), "cpu", quantize=name))
 
 
-@pytest.mark.parametrize(("positions", "told"), [(64, []), (4096, ["only 17% of the weights"])])
+@pytest.mark.parametrize(("positions", "expected"), [(64, []), (4096, ["only 17% of the weights"])])
 def test_a_mostly_unquantized_model_is_reported_in_one_line(
-    positions: int, told: list[str], tmp_path: Path
+    positions: int, expected: list[str], tmp_path: Path
 ) -> None:
     changes = {**MORE["gpt2"], "n_positions": positions, "vocab_size": 60}
     config = AutoConfig.for_model("gpt2", **changes, bos_token_id=0, eos_token_id=0)
     folder = saved(tmp_path, AutoModelForCausalLM.from_config(config))
     reported = RecordingReporter()
     reported.of(lambda: load_quantized(folder, INT8))
-    found = reported.warnings
-    assert len(found) == len(told)
-    assert all(a in b for a, b in zip(told, found, strict=True))
+    warnings = reported.warnings
+    assert len(warnings) == len(expected)
+    for words, warning in zip(expected, warnings, strict=True):
+        assert words in warning
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -144,9 +150,9 @@ def test_shards_and_a_pickle_give_what_one_file_gives(tmp_path: Path, tied: bool
     (tmp_path / "pickle").mkdir()
     torch.save(hf.state_dict(), tmp_path / "pickle" / "pytorch_model.bin")
     hf.config.save_pretrained(tmp_path / "pickle")
-    one, _ = loaded(saved(tmp_path / "one", hf))
+    single_file, _ = loaded(saved(tmp_path / "one", hf))
     for name in ("many", "pickle"):
-        assert torch.equal(scores(one), scores(loaded(str(tmp_path / name))[0]))
+        assert torch.equal(scores(single_file), scores(loaded(str(tmp_path / name))[0]))
 
 
 def test_weights_that_are_quantized_already_are_refused(tmp_path: Path) -> None:
@@ -166,7 +172,7 @@ def test_a_weight_of_another_shape_is_reported(tmp_path: Path) -> None:
     assert len(report["mismatched_keys"]) == 6
 
 
-def test_lacking_weights_are_reported(tmp_path: Path) -> None:
+def test_missing_weights_are_reported(tmp_path: Path) -> None:
     hf = make_hf("llama")
     state = {n: v for n, v in hf.state_dict().items() if "layers.1.mlp" not in n}
     _, report = loaded(saved(tmp_path, hf, state_dict=state))
@@ -181,20 +187,22 @@ def test_the_generation_config_is_read(tmp_path: Path) -> None:
 
 def test_integers_and_the_dtype_of_most_tensors_are_seen_in_the_files(tmp_path: Path) -> None:
     half = torch.zeros(2, 2).bfloat16()
-    one = torch.zeros(2)
+    norm = torch.zeros(2)
     mask = torch.zeros(2).to(torch.uint8)
-    for integers, more in (
+    for has_integers, tensors in (
         (False, {"mask": mask}),
         (True, {"b.weight": mask}),
         (True, {"b.weight": mask.to(torch.int8)}),
     ):
-        save_file({"a": half, "c": half + 1, "norm": one, **more}, tmp_path / "model.safetensors")
-        given = str(tmp_path), None, False
-        if integers:
+        save_file(
+            {"a": half, "c": half + 1, "norm": norm, **tensors}, tmp_path / "model.safetensors"
+        )
+        arguments = str(tmp_path), None, False
+        if has_integers:
             with pytest.raises(ModelError, match="the weights are integers"):
-                checkpoints._open_weights(*given)
+                checkpoints._open_weights(*arguments)
             continue
-        stored = checkpoints._open_weights(*given)
+        stored = checkpoints._open_weights(*arguments)
         assert stored is not None
         assert checkpoints._most_frequent_dtype(stored.values()) == torch.bfloat16
 

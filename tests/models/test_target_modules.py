@@ -1,4 +1,4 @@
-"""What of a model is quantized: each kind of module against float64 of its integers, and itself."""
+"""Which modules are quantized: each kind compared with float64 products of its integers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def quantizable(hf: Any) -> list[TargetModule]:
 
 
 def with_device(hf: Any) -> Any:
-    """A module as `transformers` has models."""
+    """Give a module the attributes that models of `transformers` have."""
     if not isinstance(hf, transformers.PreTrainedModel):
         hf.device = torch.device("cpu")
         hf.all_tied_weights_keys = {}
@@ -45,11 +45,11 @@ def quantize(hf: Any) -> list[TargetModule]:
     targets = quantizable(hf)
     conversion = Conversion(INT8)
     conversion.find_destinations(hf)
-    rest = {name: weight.detach() for name, weight in hf.named_parameters()}
+    remaining = {name: weight.detach() for name, weight in hf.named_parameters()}
     for name in list(conversion.destinations):
-        if name in rest:
-            conversion.convert(name, rest.pop(name))
-    for name, weight in rest.items():
+        if name in remaining:
+            conversion.convert(name, remaining.pop(name))
+    for name, weight in remaining.items():
         conversion.store.add(name, weight)
     conversion.fill(hf, conversion.store.finish())
     return targets
@@ -66,28 +66,29 @@ def random(module: Any, seed: int = 0) -> Any:
 @pytest.mark.parametrize("kind", [lambda: Conv1D(30, 40), lambda: FalconLinear(40, 30)])
 def test_a_layer_of_another_class_gives_the_product_of_its_integers(kind: Any) -> None:
     hf = nn.Sequential(random(kind()))
-    own = hf[0]
+    layer = hf[0]
     rows = torch.randn(7, 40)
-    true = own(rows)
-    weight = own.weight.t() if isinstance(own, Conv1D) else own.weight
-    (place,) = quantize(hf)
-    assert place.transposed == isinstance(own, Conv1D)
+    exact = layer(rows)
+    weight = layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
+    (target,) = quantize(hf)
+    assert target.transposed == isinstance(layer, Conv1D)
     assert isinstance(hf[0], PackedLinear)
-    found = hf[0](rows)
+    result = hf[0](rows)
     assert torch.allclose(
-        found.double(), expected_matmul(hf[0], weight, rows), rtol=1e-5, atol=1e-5
+        result.double(), expected_matmul(hf[0], weight, rows), rtol=1e-5, atol=1e-5
     )
-    assert within_rounding(found, true, weight, rows)
+    assert within_rounding(result, exact, weight, rows)
 
 
-def within_rounding(found: Tensor, true: Tensor, weight: Tensor, rows: Tensor) -> bool:
-    """Whether a product differs by no more than rounding both sides to 8 bits can."""
-    steps = (  # half a step of each side, times the other's magnitudes
+def within_rounding(result: Tensor, exact: Tensor, weight: Tensor, rows: Tensor) -> bool:
+    """Return whether rounding both factors to 8 bits can explain the difference."""
+    # Half a rounding step of each factor, times the magnitudes of the other.
+    steps = (
         rows.abs().sum(1, keepdim=True) * weight.abs().amax(1) / 254
         + rows.abs().amax(1, keepdim=True) * weight.abs().sum(1) / 126  # 7 bits on some CPUs
         + rows.shape[1] * rows.abs().amax(1, keepdim=True) * weight.abs().amax(1) / 254 / 126
     )
-    return bool(((found - true).abs() <= 1.01 * steps + 1e-5).all())
+    return bool(((result - exact).abs() <= 1.01 * steps + 1e-5).all())
 
 
 EXPERTS = {
@@ -107,25 +108,26 @@ def experts(family: str) -> nn.Module:
     return with_device(nn.ModuleDict({"experts": random(kind(config))}))
 
 
-def routed(rows: int, seed: int, several: int = 2) -> Iterator[Tensor]:
+def routed(rows: int, seed: int, experts_per_row: int = 2) -> Iterator[Tensor]:
     """Inputs of experts: rows, the experts of each, and their weights."""
     source = torch.Generator().manual_seed(seed)
     yield torch.randn(rows, 32, generator=source)
-    yield torch.rand(rows, 5, generator=source).topk(several).indices
-    yield torch.rand(rows, several, generator=source).softmax(1)
+    yield torch.rand(rows, 5, generator=source).topk(experts_per_row).indices
+    yield torch.rand(rows, experts_per_row, generator=source).softmax(1)
 
 
 @pytest.mark.parametrize("family", EXPERTS)
 def test_experts_give_what_the_weights_of_their_integers_give(family: str) -> None:
     hf: Any = experts(family)
-    given = list(routed(20, 1))
-    own = hf.experts(*given)
+    inputs = list(routed(20, 1))
+    unquantized = hf.experts(*inputs)
     names = [place.name for place in quantizable(hf)]
-    true = dequantize(experts(family)).experts(*given)
-    assert len(quantize(hf)) == len(names) == 2
-    found = hf.experts(*given)
-    assert (found - true).norm() < 0.03 * true.norm()  # inputs are rounded as well
-    assert (found - own).norm() < 0.05 * own.norm()
+    expected = dequantize(experts(family)).experts(*inputs)
+    assert len(names) == 2
+    assert len(quantize(hf)) == 2
+    result = hf.experts(*inputs)
+    assert (result - expected).norm() < 0.03 * expected.norm()  # inputs are rounded as well
+    assert (result - unquantized).norm() < 0.05 * unquantized.norm()
     assert not any(parameter.ndim == 3 for parameter in hf.parameters())
 
 
@@ -133,48 +135,50 @@ def test_experts_give_what_the_weights_of_their_integers_give(family: str) -> No
 def test_a_row_of_experts_has_the_same_bits_whatever_stands_beside_it(family: str) -> None:
     hf: Any = experts(family)
     quantize(hf)
-    rows, chosen, weights = routed(24, 2)
+    rows, expert_ids, weights = routed(24, 2)
     alone = torch.cat(
-        [hf.experts(*(t[i : i + 1] for t in (rows, chosen, weights))) for i in range(24)]
+        [hf.experts(*(t[i : i + 1] for t in (rows, expert_ids, weights))) for i in range(24)]
     )
     for size in (2, 5, 16, 24):
-        parts = zip(*(t.split(size) for t in (rows, chosen, weights)), strict=True)
+        parts = zip(*(t.split(size) for t in (rows, expert_ids, weights)), strict=True)
         assert torch.equal(torch.cat([hf.experts(*part) for part in parts]), alone)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 99))
-def test_each_expert_computes_the_rows_that_chose_it(rows: int, several: int, seed: int) -> None:
+def test_each_expert_computes_the_rows_that_chose_it(
+    rows: int, experts_per_row: int, seed: int
+) -> None:
     hf: Any = experts("mixtral")
     quantize(hf)
-    given, chosen, weights = routed(rows, seed, several)
-    own = hf.experts
-    true = torch.zeros(rows, 32)
+    inputs, expert_ids, weights = routed(rows, seed, experts_per_row)
+    layer = hf.experts
+    expected = torch.zeros(rows, 32)
     for row in range(rows):
-        for at in range(several):
-            expert = int(chosen[row, at])
-            gate, up = own.gate_up_proj[expert](given[row : row + 1]).chunk(2, -1)
-            out = own.down_proj[expert](own.act_fn(gate) * up)[0]
-            true[row] += out * weights[row, at]
-    assert torch.allclose(own(given, chosen, weights), true, rtol=1e-4, atol=1e-5)
+        for choice in range(experts_per_row):
+            expert = int(expert_ids[row, choice])
+            gate, up = layer.gate_up_proj[expert](inputs[row : row + 1]).chunk(2, -1)
+            out = layer.down_proj[expert](layer.act_fn(gate) * up)[0]
+            expected[row] += out * weights[row, choice]
+    assert torch.allclose(layer(inputs, expert_ids, weights), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_of_experts_may_be_wider_than_the_rows() -> None:
     hf: Any = experts("mixtral")
     quantize(hf)
-    rows, chosen, weights = routed(6, 4)
-    found = hf.experts(rows.bfloat16(), chosen, weights)
-    true = hf.experts(rows, chosen, weights)
-    assert found.dtype == torch.bfloat16
-    assert (found - true).norm() < 0.03 * true.norm()
+    rows, expert_ids, weights = routed(6, 4)
+    result = hf.experts(rows.bfloat16(), expert_ids, weights)
+    expected = hf.experts(rows, expert_ids, weights)
+    assert result.dtype == torch.bfloat16
+    assert (result - expected).norm() < 0.03 * expected.norm()
 
 
 def test_an_expert_that_stands_for_none_adds_nothing() -> None:
     hf: Any = experts("mixtral")
     quantize(hf)
-    given, chosen, weights = routed(3, 3)
-    found = hf.experts(given, torch.full_like(chosen, 5), weights)
-    assert torch.equal(found, torch.zeros(3, 32))
+    inputs, expert_ids, weights = routed(3, 3)
+    result = hf.experts(inputs, torch.full_like(expert_ids, 5), weights)
+    assert torch.equal(result, torch.zeros(3, 32))
 
 
 def test_expert_routers_stay_unquantized() -> None:
