@@ -28,7 +28,7 @@ PREDICTED, OWN, PROMPT, POOL, BACKGROUND = (
 
 
 class Part(NamedTuple):
-    """What one prediction gives a token; `source` is None of what is copied and of heads."""
+    """A token's probability by one prediction; `source` is None for copies and heads."""
 
     token: int
     probability: float
@@ -39,91 +39,109 @@ class Part(NamedTuple):
 
 
 class NaiveBlend:
-    """The blend, written over lists of texts, with dictionaries."""
+    """The blend over lists of sequences for each source.
+
+    `escapes` are the probabilities that a prediction passes on to the next one.
+    """
 
     def __init__(
         self, texts: list[list[list[int]]], escapes: np.ndarray, copy: NaiveCopy | None = None
     ) -> None:
-        self.texts, self.escapes, self.copy = texts, escapes, copy or NaiveCopy([], [])
+        self.texts = texts
+        self.escapes = escapes
+        self.copy = copy or NaiveCopy([], [])
 
     def copied(self, context: list[int], path: list[int]) -> list[tuple[int, int, int, int]]:
-        for k in range(ORDERS - 1, 0, -1):
-            match = tuple(context[len(context) - k :])
-            if k <= len(context) and (
-                distinct := max(len(self.follows(s, match)) for s in (PREDICTED, OWN, PROMPT))
-            ):
+        """Return the tokens that a copy continues with, each with the index of its escape."""
+        for order in range(min(ORDERS - 1, len(context)), 0, -1):
+            end = tuple(context[-order:])
+            distinct = max(len(self.follows(source, end)) for source in (PREDICTED, OWN, PROMPT))
+            if distinct:
                 return self.copy.guesses(path, distinct)
         return self.copy.guesses(path, 0)
 
     def guessed(self, context: list[int], path: list[int]) -> list[tuple[Any, ...]]:
-        """What heads guess, each with the place of its escape."""
+        """Return the guesses of heads, each with the index of its escape. Here there are none."""
         return []
 
     def follows(self, source: int, context: tuple[int, ...]) -> Counter[int]:
-        out: Counter[int] = Counter()
+        """Count the tokens that follow a context in the sequences of a source."""
+        followers: Counter[int] = Counter()
         for text in self.texts[source]:
-            for at in range(len(context), len(text)):
-                if tuple(text[at - len(context) : at]) == context:
-                    out[text[at]] += 1
-        return out
+            for end in range(len(context), len(text)):
+                if tuple(text[end - len(context) : end]) == context:
+                    followers[text[end]] += 1
+        return followers
 
-    def bucket(self, found: Counter[int]) -> int:
-        return bucket_of(sum(found.values()), len(found))
+    def bucket(self, followers: Counter[int]) -> int:
+        return bucket_of(sum(followers.values()), len(followers))
 
-    def background_bucket(self, found: Counter[int]) -> int:
-        total, top = sum(found.values()), max(found.values())
-        seen = sum(total > most for most in (1, 4, 24))
-        return 3 * seen + (0 if top >= 0.75 * total else 1 if top >= 0.3 * total else 2)
+    def background_bucket(self, followers: Counter[int]) -> int:
+        total = sum(followers.values())
+        top = max(followers.values())
+        size = sum(total > threshold for threshold in (1, 4, 24))
+        if top >= 0.75 * total:
+            certainty = 0
+        elif top >= 0.3 * total:
+            certainty = 1
+        else:
+            certainty = 2
+        return 3 * size + certainty
 
     def probabilities(self, context: list[int], path: Sequence[int] = ()) -> dict[int, float]:
-        out: Counter[int] = Counter()
+        total: Counter[int] = Counter()
         for part in self.contributions(context, path):
-            out[part.token] += part.probability
-        return dict(out)
+            total[part.token] += part.probability
+        return dict(total)
 
     def contributions(self, context: list[int], path: Sequence[int] = ()) -> Iterator[Part]:
-        """What each prediction adds to the probability of each token, in their order."""
+        """Yield what each prediction adds to the probabilities of tokens, in their order."""
         mass = 1.0
         context = context + list(path)
-        for token, *place in self.copied(context, list(path)):
-            stay = self.escapes[tuple(place)]
-            yield Part(token, mass * (1 - stay))
-            mass *= stay
-        for guess, *place in self.guessed(context, list(path)):
-            stay = self.escapes[tuple(place)]
+        for token, *index in self.copied(context, list(path)):
+            escape = self.escapes[tuple(index)]
+            yield Part(token, mass * (1 - escape))
+            mass *= escape
+        for guess, *index in self.guessed(context, list(path)):
+            escape = self.escapes[tuple(index)]
             for token, share in guess.items():
-                yield Part(token, mass * (1 - stay) * share)
-            mass *= stay
-        for k in range(ORDERS - 1, -1, -1):
+                yield Part(token, mass * (1 - escape) * share)
+            mass *= escape
+        for order in range(min(ORDERS - 1, len(context)), -1, -1):
             for source in range(len(SOURCES)):
-                if k > len(context) or (source == BACKGROUND and not 0 < k < DEPTH):
+                if source == BACKGROUND and not 0 < order < DEPTH:
                     continue
-                found = self.follows(source, tuple(context[len(context) - k :]))
-                total = sum(found.values())
-                if not total:
+                followers = self.follows(source, tuple(context[len(context) - order :]))
+                if not followers:
                     continue
+                total = sum(followers.values())
                 bucket = self.background_bucket if source == BACKGROUND else self.bucket
-                stay = self.escapes[source, k, bucket(found)]
-                for token, count in found.items():
-                    gain = mass * (1 - stay) * count / total
-                    yield Part(token, gain, source, k, count, total)
-                mass *= stay
+                escape = self.escapes[source, order, bucket(followers)]
+                for token, count in followers.items():
+                    probability = mass * (1 - escape) * count / total
+                    yield Part(token, probability, source, order, count, total)
+                mass *= escape
 
     def longest_matches(self, context: list[int]) -> tuple[int, int]:
-        """The longest ends of `context` that something followed: in texts, in the background."""
-        ends = {k: tuple(context[len(context) - k :]) for k in range(min(ORDERS, len(context) + 1))}
-        texts = [k for k, end in ends.items() for s in (OWN, PROMPT, POOL) if self.follows(s, end)]
-        general = [k for k in range(1, DEPTH) if k in ends and self.follows(BACKGROUND, ends[k])]
-        return max(texts, default=0), max(general, default=0)
+        """Return how long the ends of `context` are that occur in texts and in the background."""
+        in_texts = 0
+        in_background = 0
+        for order in range(min(ORDERS, len(context) + 1)):
+            end = tuple(context[len(context) - order :])
+            if any(self.follows(source, end) for source in (OWN, PROMPT, POOL)):
+                in_texts = order
+            if 0 < order < DEPTH and self.follows(BACKGROUND, end):
+                in_background = order
+        return in_texts, in_background
 
     def tree(self, context: list[int], budget: int) -> list[float]:
-        """Chances of the likeliest nodes, in falling order."""
-        heap = [(-p, [t]) for t, p in self.probabilities(context).items()]
+        """Return the probabilities of the likeliest nodes, in falling order."""
+        heap = [(-p, [token]) for token, p in self.probabilities(context).items()]
         heapq.heapify(heap)
-        out = []
-        while heap and len(out) < budget:
-            p, path = heapq.heappop(heap)
-            out.append(-p)
-            for token, q in self.probabilities(context, path).items():
-                heapq.heappush(heap, (p * q, path + [token]))
-        return out
+        likeliest = []
+        while heap and len(likeliest) < budget:
+            negative, path = heapq.heappop(heap)
+            likeliest.append(-negative)
+            for token, p in self.probabilities(context, path).items():
+                heapq.heappush(heap, (negative * p, path + [token]))
+        return likeliest

@@ -1,4 +1,4 @@
-"""The place that is copied (drafting/auto/core/copies.py), written over lists."""
+"""The place that an answer is copied from (drafting/auto/core/copies.py), written over lists."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
@@ -7,13 +7,16 @@ from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.origins import SOURCES
 from ngtcli.drafting.tries.counts import NONE
 
-COPIED, EDITED = len(SOURCES), len(SOURCES) + 1  # rows of escape probabilities
-KEY, SPREAD = CONFIG.copy_key, 0x9E3779B97F4A7C15
+# Rows of the escape probabilities.
+COPIED = len(SOURCES)
+EDITED = len(SOURCES) + 1
+KEY = CONFIG.copy_key
+SPREAD = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
 class Place:
-    """`at` is None where nothing is copied, `broken` where nothing departed."""
+    """A place of the text. `at` is None if nothing is copied, `broken` if nothing departed."""
 
     at: int | None = None
     held: int = 0
@@ -28,30 +31,33 @@ class NaiveCopy:
 
     def __init__(self, prompt: list[int], answer: list[int]) -> None:
         self.text: list[int] = []
-        self.place, self.places = Place(), dict[int, int]()
+        self.place = Place()
+        self.places: dict[int, int] = {}
         for token in prompt + answer:
             self.extend(token)
 
     def extend(self, token: int) -> None:
         self.text.append(token)
-        place, end = self.follow(self.place, token), len(self.text)
+        place = self.follow(self.place, token)
+        end = len(self.text)
         if end >= KEY:
             slot = self.slot(end)
-            found, self.places[slot] = self.places.get(slot), end
-            if found is not None and found != place.at:
+            earlier = self.places.get(slot)
+            self.places[slot] = end
+            if earlier is not None and earlier != place.at:
                 held = max(
-                    k
-                    for k in range(min(found, CONFIG.copy_compared) + 1)
-                    if self.text[found - k : found] == self.text[end - k : end]
+                    length
+                    for length in range(min(earlier, CONFIG.copy_compared) + 1)
+                    if self.text[earlier - length : earlier] == self.text[end - length : end]
                 )
                 if held >= KEY and (place.at is None or held > place.held):
-                    place = Place(found, held)
+                    place = Place(earlier, held)
         if place.at is not None:
             place = replace(place, behind=end - place.at)
         self.place = place
 
     def slot(self, end: int) -> int:
-        """Two keys may have one, as there."""
+        """Return the hash of the tokens before `end`. Two keys may share one, as in `auto`."""
         mixed = 0
         for token in self.text[end - KEY : end]:
             mixed = (mixed + token + 2) * SPREAD % 2**64
@@ -76,7 +82,7 @@ class NaiveCopy:
         return replace(place, at=at if at < len(self.text) else at - place.behind)
 
     def guesses(self, path: list[int], distinct: int) -> list[tuple[int, int, int, int]]:
-        """Each with its row, order and bucket of the escapes."""
+        """Return the tokens of a copy, each with row, order and bucket of its escape."""
         place = self.place
         for token in path:
             place = self.follow(place, token)
@@ -86,13 +92,16 @@ class NaiveCopy:
         if not place.departed:
             order = bisect_right([2, 3, 6, 12, 24, 48], place.held)
             varied = min(3, max(1, distinct)) - 1
-            found = [(self.text[place.at], COPIED, order, 3 * before + varied)]
-            return [guess for guess in found if guess[0] != NONE]
+            token = self.text[place.at]
+            if token == NONE:
+                return []
+            return [(token, COPIED, order, 3 * before + varied)]
         assert place.broken is not None
         order = bisect_right([2, 3, 4, 5, 7, 10], place.departed)
-        ways = enumerate((place.broken + place.departed, place.broken))
+        replaced = place.broken + place.departed
+        inserted = place.broken
         return [
-            (self.text[at], EDITED, order, 3 * before + way)
-            for way, at in ways
+            (self.text[at], EDITED, order, 3 * before + kind)
+            for kind, at in enumerate((replaced, inserted))
             if at < len(self.text) and self.text[at] != NONE
         ]
