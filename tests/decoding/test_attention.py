@@ -54,15 +54,17 @@ def states(groups: int, rows: int, length: int, dtype: torch.dtype = torch.float
 @pytest.mark.parametrize("dtype", list(CLOSE))
 @pytest.mark.parametrize("rows", [2, 8, 9, 33, 64])
 @pytest.mark.parametrize("groups", [2, 4, 7])
-def test_it_is_attention_over_repeated_keys(groups: int, rows: int, dtype: torch.dtype) -> None:
+def test_grouped_attention_equals_attention_over_repeated_keys(
+    groups: int, rows: int, dtype: torch.dtype
+) -> None:
     query, key, value, mask = states(groups, rows, 80, dtype)
-    found = grouped(query, key, value, mask, 0.3).double()
+    result = grouped(query, key, value, mask, 0.3).double()
     scores = 0.3 * query.double() @ key.double().repeat_interleave(groups, 1).transpose(2, 3)
     weights = torch.softmax(scores + mask.double(), -1)
-    true = weights @ value.double().repeat_interleave(groups, 1)
-    assert (found - true).abs().max() < CLOSE[dtype]
-    seen = grouped(query, key, value, mask == 0, 0.3).double()  # a mask that says which count
-    assert (seen - true).abs().max() < CLOSE[dtype]
+    expected = weights @ value.double().repeat_interleave(groups, 1)
+    assert (result - expected).abs().max() < CLOSE[dtype]
+    with_boolean_mask = grouped(query, key, value, mask == 0, 0.3).double()
+    assert (with_boolean_mask - expected).abs().max() < CLOSE[dtype]
 
 
 def repeated(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -74,16 +76,16 @@ def repeated(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: flo
 
 
 def bits_of_a_row_stay(attention: Any, groups: int, rows: int, dtype: torch.dtype) -> bool:
-    """Whether a row has the same bits at each of four places, among other neighbours."""
+    """Return whether a row has the same bits at each of four positions, among other rows."""
     query, key, value, mask = states(groups, rows, 256, dtype)
-    found = []
-    for place in (0, 1, rows // 2, rows - 1):
-        others, _, _, masks = states(groups, rows, 256, dtype)
-        others = others.flip(2)
-        others[:, :, place] = query[:, :, 0]
-        masks[:, :, place] = mask[:, :, 0]
-        found.append(attention(others, key, value, masks, 0.3)[:, :, place])
-    return all(torch.equal(found[0], other) for other in found)
+    results = []
+    for position in (0, 1, rows // 2, rows - 1):
+        queries, _, _, masks = states(groups, rows, 256, dtype)
+        queries = queries.flip(2)
+        queries[:, :, position] = query[:, :, 0]
+        masks[:, :, position] = mask[:, :, 0]
+        results.append(attention(queries, key, value, masks, 0.3)[:, :, position])
+    return all(torch.equal(results[0], result) for result in results)
 
 
 @pytest.mark.parametrize("rows", [4, 8, 32, 64])
@@ -105,13 +107,15 @@ def test_the_bits_of_a_row_depend_on_its_place_and_neighbours_no_more_than_torch
         {"dropout": 0.0, "is_causal": True},
     ],
 )
-def test_what_is_special_is_left_to_the_original(special: dict[str, Any]) -> None:
+def test_special_arguments_are_left_to_the_original_attention(special: dict[str, Any]) -> None:
     query, key, value, mask = states(4, 5, 5)
     layer: Any = Layer(4)
-    for its in (None, mask, mask.expand(1, 8, 5, 5)):
-        found = attend(layer, query, key, value, its, scaling=0.3, **special)[0]
-        true = sdpa_attention_forward(layer, query, key, value, its, scaling=0.3, **special)[0]
-        torch.testing.assert_close(found, true, rtol=1e-5, atol=1e-6)
+    for attention_mask in (None, mask, mask.expand(1, 8, 5, 5)):
+        result = attend(layer, query, key, value, attention_mask, scaling=0.3, **special)[0]
+        expected = sdpa_attention_forward(
+            layer, query, key, value, attention_mask, scaling=0.3, **special
+        )[0]
+        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="softcap"):
         attend(layer, query, key, value, mask, scaling=0.3, softcap=30.0)
 

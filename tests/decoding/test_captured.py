@@ -243,19 +243,19 @@ def test_captures_are_dropped_when_the_buffers_move() -> None:
     assert first.equal(eager)
 
 
-def test_a_text_that_is_left_alone_is_captured_again() -> None:
-    """It stays in its place of the shared cache, or takes the first, and has its own tokens."""
+def test_a_sequence_that_is_left_alone_is_captured_again() -> None:
+    """It stays in its slot, or moves to the first one, and keeps its own tokens."""
     model = make_target("qwen3")
-    ids = prompts(2, seed=12)
+    prompt_ids = prompts(2, seed=12)
     model.end_ids = frozenset()
-    alone = [plain(model, text, max_tokens=50) for text in ids]
+    alone = [plain(model, text, max_tokens=50) for text in prompt_ids]
     with_capture(model)
     for longer in (0, 1):
         model.drop_cache()
-        most = [50 if i == longer else 5 for i in range(2)]
-        limits = [Limits(max_tokens=n) for n in most]
-        found = decode_batch(model, ids, separate_drafts(), 2, limits=limits.__getitem__)
-        assert outputs(found) == [text[:n] for text, n in zip(alone, most, strict=True)]
+        max_tokens = [50 if i == longer else 5 for i in range(2)]
+        limits = [Limits(max_tokens=n) for n in max_tokens]
+        sequences = decode_batch(model, prompt_ids, separate_drafts(), 2, limits=limits.__getitem__)
+        assert outputs(sequences) == [text[:n] for text, n in zip(alone, max_tokens, strict=True)]
         assert model.passes.seconds > 0
         model.passes.seconds = 0.0
 
@@ -288,9 +288,9 @@ def test_the_step_that_captures_teaches_no_cost() -> None:
 def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(
     memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where memory ended a shape is tried again later."""
-    said: list[str] = []
-    model = with_capture(make_target(), said)
+    """A shape for which memory did not suffice is tried again later."""
+    warnings: list[str] = []
+    model = with_capture(make_target(), warnings)
     eager = make_target()
     capture = model.passes._capture
     failures = [1]
@@ -306,8 +306,9 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(
     model.passes._capture = fail
     assert all(map(torch.equal, passes(model), passes(eager)))
     assert model.passes.capturing.why == ("" if memory else "no capture here")
-    assert len(said) == 1
-    assert (model.passes.captured > 0) == memory == model.passes.captures
+    assert len(warnings) == 1
+    assert (model.passes.captured > 0) == memory
+    assert model.passes.captures == memory
 
 
 def test_shapes_are_captured_after_some_passes_in_one_pool_until_none_is_left(
@@ -350,30 +351,30 @@ def with_few_kernels(hf: Any) -> Any:
     return hf
 
 
-def test_perceptrons_with_limits_other_widths_or_weights_of_others_stay_as_they_are() -> None:
+def test_mlps_with_limits_other_widths_or_shared_weights_are_not_fused() -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
     llama = transformers.LlamaConfig(**sizes)
     limited = transformers.DeepseekV4Config(**sizes)
-    own = LlamaMLP(llama)
+    standard = LlamaMLP(llama)
     wide = LlamaMLP(llama)
     twins = [LlamaMLP(llama), LlamaMLP(llama)]
     wide.up_proj = nn.Linear(8, 24)
     for name in ("gate_proj", "up_proj", "down_proj"):
         getattr(twins[0], name).weight = getattr(twins[1], name).weight
-    parts = nn.ModuleList([own, wide, *twins, DeepseekV4MLP(limited)]).requires_grad_(False)
-    found = [isinstance(one, FusedGateUpMLP) for one in with_few_kernels(parts)]
-    assert found == [True, False, False, False, False]
+    parts = nn.ModuleList([standard, wide, *twins, DeepseekV4MLP(limited)]).requires_grad_(False)
+    is_fused = [isinstance(part, FusedGateUpMLP) for part in with_few_kernels(parts)]
+    assert is_fused == [True, False, False, False, False]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_a_head_begins_as_layers_that_few_kernels_compute(family: str) -> None:
     model = make_target(family)
-    true = dict(make_hf(family).get_decoder().layers[1].named_parameters())
+    expected = dict(make_hf(family).get_decoder().layers[1].named_parameters())
     with_few_kernels(model.hf)
     assert "self_attn.qkv_proj.weight" in dict(model.hf.get_decoder().layers[1].named_parameters())
     layer = make_hf(family, seed=1).get_decoder().layers[0]
     copy_layer(layer, model, 1)
-    assert all(torch.equal(weight, true[name]) for name, weight in layer.named_parameters())
+    assert all(torch.equal(weight, expected[name]) for name, weight in layer.named_parameters())
 
 
 def test_exact_passes_replay_no_graph_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,17 +24,20 @@ def card(folder: Path, text: str) -> str:
 
 
 def shown(*arguments: str, **environ: str) -> dict[str, dict[str, object]]:
-    found = json.loads(ngt("config", "show", "--json", *arguments, **environ).stdout)
-    return {name: {key: one[key] for key in ("value", "origin")} for name, one in found.items()}
+    settings_shown = json.loads(ngt("config", "show", "--json", *arguments, **environ).stdout)
+    return {
+        name: {key: setting[key] for key in ("value", "origin")}
+        for name, setting in settings_shown.items()
+    }
 
 
 def test_the_card_stands_above_the_default_and_below_all_else(tmp_path: Path) -> None:
     assert shown()["passages"] == {"value": 1, "origin": "card of builtin"}
     assert shown("--passages", "7")["passages"]["origin"] == "flag"
     assert shown(NGT_PASSAGES="7")["passages"] == {"value": 7, "origin": "environment"}
-    other = card(tmp_path, "# A model\n")
-    assert shown("-m", other)["passages"] == {"value": -1, "origin": "default"}
-    assert shown(NGT_MODEL=other)["whole_tokens"] == {"value": 0, "origin": "default"}
+    folder = card(tmp_path, "# A model\n")
+    assert shown("-m", folder)["passages"] == {"value": -1, "origin": "default"}
+    assert shown(NGT_MODEL=folder)["whole_tokens"] == {"value": 0, "origin": "default"}
 
 
 @pytest.mark.parametrize(
@@ -51,9 +54,11 @@ def test_a_card_sets_nothing_else(tmp_path: Path, text: str, wrong: str) -> None
 
 
 @pytest.mark.parametrize("text", ["", "---\nlanguage: en\n---\n", "---\n[: *\n---\n", "---\n- 1\n"])
-def test_cards_of_others_say_nothing(tmp_path: Path, text: str) -> None:
-    found = load_card(card(tmp_path, text))
-    assert not (found.settings.values or found.reads or found.scripts)
+def test_cards_without_a_key_for_ngt_set_nothing(tmp_path: Path, text: str) -> None:
+    model_card = load_card(card(tmp_path, text))
+    assert not model_card.settings.values
+    assert not model_card.reads
+    assert not model_card.scripts
 
 
 def test_other_scripts_are_named(tmp_path: Path) -> None:
@@ -82,8 +87,8 @@ def test_a_command_says_once_that_a_script_is_not_read(tmp_path: Path, command: 
     (tmp_path / "h.txt").write_text("यह एक घर है। इसमें दो कमरे हैं।\n" * 3)
     line = json.dumps({"paths": ["h.txt"], "question": "How many rooms?"}).encode()
     done = ngt(*command.split(), "--max-tokens", "4", stdin=line, cwd=tmp_path)
-    said = [line for line in done.stderr.decode().splitlines() if "reads English" in line]
-    assert said == ["ngt: the built-in model reads English; h.txt is in Devanagari script"]
+    messages = [line for line in done.stderr.decode().splitlines() if "reads English" in line]
+    assert messages == ["ngt: the built-in model reads English; h.txt is in Devanagari script"]
 
 
 def test_the_builtin_model_gets_one_passage_even_where_all_fit(tmp_path: Path) -> None:
@@ -95,9 +100,9 @@ def test_the_builtin_model_gets_one_passage_even_where_all_fit(tmp_path: Path) -
     read = json.loads(done.stdout)["retrieval"]["passages"]
     assert [passage["document"] for passage in read] == [0]
     assert b"ngt: documents of more than 240 tokens are not read whole: only 1 of " in done.stderr
-    whole = ngt(*ask, "--set", "whole_tokens=0", cwd=tmp_path)
-    assert json.loads(whole.stdout)["retrieval"] is None
-    assert without_note(whole.stderr).splitlines() == [
+    unlimited = ngt(*ask, "--set", "whole_tokens=0", cwd=tmp_path)
+    assert json.loads(unlimited.stdout)["retrieval"] is None
+    assert without_note(unlimited.stderr).splitlines() == [
         b"ngt: the answer is cut off: it reached --max-tokens"
     ]
     for i, text in enumerate(PARAGRAPHS):  # short ones are read whole

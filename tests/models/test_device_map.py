@@ -30,22 +30,22 @@ Place = Callable[..., None]
 
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Has "auto" put these modules on the disk, and all others in memory."""
+    """Return a function that makes "auto" put the named modules on disk, all others in memory."""
 
     def place(*names: str) -> None:
-        def found(hf: Any, *_: object) -> dict[str, str]:
+        def device_map(hf: Any, *_: object) -> dict[str, str]:
             return dict(parts("", hf))
 
         def parts(name: str, module: Any) -> Iterator[tuple[str, str]]:
             if name in names:
                 yield name, "disk"
-            elif name and not any(one.startswith(f"{name}.") for one in names):
+            elif name and not any(on_disk_name.startswith(f"{name}.") for on_disk_name in names):
                 yield name, "cpu"
             else:
-                for own, child in module.named_children():
-                    yield from parts(f"{name}.{own}".lstrip("."), child)
+                for child_name, child in module.named_children():
+                    yield from parts(f"{name}.{child_name}".lstrip("."), child)
 
-        monkeypatch.setattr("transformers.modeling_utils._get_device_map", found)
+        monkeypatch.setattr("transformers.modeling_utils._get_device_map", device_map)
 
     return place
 
@@ -72,9 +72,9 @@ def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     assert warning.endswith(", 2 on disk")
     assert model.dtype == torch.float32
     assert model.hf.model.layers[4].mlp.up_proj.weight.is_meta
-    true = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
+    hf = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
     drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), PROMPT, max_tokens=24)
-    assert drafted.output == generate(true, PROMPT, 24)[: len(drafted.output)]
+    assert drafted.output == generate(hf, PROMPT, 24)[: len(drafted.output)]
     assert len(drafted.output) > 2
     assert model.verifies_trees
     assert find_batching(model).why == SPREAD
@@ -88,8 +88,8 @@ def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
 def test_families_draft_as_far_as_the_probe_finds_it(
     name: str, sharded: bool, tmp_path: Path, on_disk: Place
 ) -> None:
-    true = build(family(name))
-    true.save_pretrained(tmp_path, max_shard_size="40KB" if sharded else "1GB")
+    original = build(family(name))
+    original.save_pretrained(tmp_path, max_shard_size="40KB" if sharded else "1GB")
     layers = "transformer.h" if name == "bloom" else "model.layers"
     on_disk(f"{layers}.1")
     hf, report = read_checkpoint(
@@ -98,12 +98,14 @@ def test_families_draft_as_far_as_the_probe_finds_it(
     assert not any(report.values())
     assert module_devices(hf)
     model = target(hf, name)
-    alone = target(true, name)
+    alone = target(original, name)
     assert model.mode.support is alone.mode.support
     assert model.takes_drafts
     drafter = make_drafter("prompt-lookup")
     for prompt in (PROMPT, [*range(3, 20), *range(3, 12)]):
-        assert decode(model, drafter, prompt, max_tokens=24).output == generate(true, prompt, 24)
+        assert decode(model, drafter, prompt, max_tokens=24).output == generate(
+            original, prompt, 24
+        )
 
 
 def test_converted_weights_cannot_stay_on_the_disk(tmp_path: Path, on_disk: Place) -> None:
@@ -128,23 +130,23 @@ def test_a_command_says_where_the_parts_are(on_disk: Place) -> None:
     assert f"not captured: {SPREAD}." in done.stderr.decode()
 
 
-def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
+def test_an_embedding_on_disk_is_refused(on_disk: Place) -> None:
     on_disk("model.embed_tokens")
     with pytest.raises(ModelError, match="^builtin: "):
         load_model(ModelSpec("builtin", "cpu", device_map="auto"))
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("options", "words"),
     [
         ({"quantize": "int8"}, "quantize is 'int8'"),
         ({"device": "cpu"}, "device is 'cpu'"),
         ({"exact": "on"}, "exact is 'on'"),
     ],
 )
-def test_settings_for_a_single_device_are_refused(given: dict[str, Any], shown: str) -> None:
-    with pytest.raises(UsageError, match=f"^device_map is auto and {shown}$"):
-        Settings.of(device_map="auto", **given)
+def test_settings_for_a_single_device_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=f"^device_map is auto and {words}$"):
+        Settings.of(device_map="auto", **options)
 
 
 def test_a_missing_package_is_named_before_documents_are_read(

@@ -76,14 +76,14 @@ def test_a_packed_layer_computes_what_the_layer_did(
     layer = linear(inputs, outputs, bias)
     source = torch.Generator().manual_seed(seed)
     rows = torch.randn(*shape, inputs, generator=source)
-    found = packed_or_skip(layer)(rows)
-    true = layer(rows)
-    assert found.shape == true.shape
-    torch.testing.assert_close(found, true, rtol=1e-5, atol=1e-5)
+    result = packed_or_skip(layer)(rows)
+    expected = layer(rows)
+    assert result.shape == expected.shape
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_weight_can_be_had_unpacked_and_counts_as_before(dtype: torch.dtype) -> None:
+def test_a_packed_weight_can_be_read_and_counts_the_same_bytes(dtype: torch.dtype) -> None:
     layer = linear(40, 97, True, dtype)
     packed = packed_or_skip(layer)
     assert torch.equal(packed.weight, layer.weight)
@@ -99,13 +99,15 @@ def test_weights_without_a_kernel_stay_unpacked(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2-sliding"])  # Qwen2 has biases
-def test_all_linear_layers_are_packed_and_drafts_verified_as_generate_decodes_without(
+def test_a_packed_model_gives_the_tokens_of_generate_with_and_without_drafts(
     family: str,
 ) -> None:
     hf = make_hf(family, tie_word_embeddings=False)
     truth = {tuple(p): generate(hf, p, 24) for p in prompts(4)}
     parameters = weight_bytes(hf)
-    assert 0 < pack_layers(hf) < parameters
+    packed_bytes = pack_layers(hf)
+    assert packed_bytes > 0
+    assert packed_bytes < parameters
     assert not any(type(module) is nn.Linear for module in hf.modules())
     assert weight_bytes(hf) == parameters
     model = target_model(hf, Tokenizer(FakeBackend()), "packed")

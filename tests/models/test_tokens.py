@@ -71,10 +71,10 @@ def test_a_replacement_character_of_the_text_stays_at_its_end(kind: str, text: s
 @pytest.mark.parametrize("character", ["é", "€", "한", "🦜", "\ufffd"])
 def test_half_a_character_at_the_end_is_left_out(kind: str, character: str) -> None:
     tokenizer = tokenizer_of(kind)
-    whole = tokenizer.encode(f"one {character}")
-    for count in range(len(whole)):
-        expected = tokenizer.decode(whole[:count]).rstrip("\ufffd")
-        assert "".join(streamed(tokenizer, whole[:count])) == expected
+    token_ids = tokenizer.encode(f"one {character}")
+    for count in range(len(token_ids)):
+        expected = tokenizer.decode(token_ids[:count]).rstrip("\ufffd")
+        assert "".join(streamed(tokenizer, token_ids[:count])) == expected
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "qwen", "llama_metaspace"])
@@ -84,11 +84,17 @@ def test_half_a_character_behind_an_added_token_is_left_out(kind: str) -> None:
     added = ["    ", "<｜tool▁call｜>"]
     backend.add_tokens([AddedToken(name, special=False, normalized=False) for name in added])
     tokenizer = Tokenizer(backend)
-    own = backend.convert_tokens_to_ids(added)
+    added_ids = backend.convert_tokens_to_ids(added)
     half = tokenizer.encode("🦜")[-4:-1]
     beyond = len(backend) + 5
     for count in range(1, len(half) + 1):
-        for before in ([own[0]], [own[1]], [*own, *own], [beyond], [own[0], beyond]):
+        for before in (
+            [added_ids[0]],
+            [added_ids[1]],
+            [*added_ids, *added_ids],
+            [beyond],
+            [added_ids[0], beyond],
+        ):
             ids = [*tokenizer.encode("one"), *before, *half[:count]]
             expected = tokenizer.decode(ids).rstrip("\ufffd")
             assert tokenizer.decode_complete(ids) == expected
@@ -119,7 +125,8 @@ def test_the_fingerprint_is_that_of_a_used_tokenizer(tmp_path: Path) -> None:
     fresh = load_tokenizer(str(folder))
     used = load_tokenizer(str(folder))
     assert len(used.encode("The tide is high at noon, and the harbour is full.")) > 9
-    assert fresh.fingerprint == used.fingerprint == plain
+    assert fresh.fingerprint == plain
+    assert used.fingerprint == plain
 
 
 def test_builtin_tokenizer_round_trips() -> None:
@@ -132,8 +139,8 @@ def test_builtin_tokenizer_round_trips() -> None:
     for _ in range(30):
         ids = [rng.randrange(4, 2000) for _ in range(60)]
         pieces = "".join(streamed(tokenizer, ids))
-        whole = tokenizer.decode(ids)
-        assert pieces.replace("\ufffd", "") == whole.replace("\ufffd", "")
+        decoded = tokenizer.decode(ids)
+        assert pieces.replace("\ufffd", "") == decoded.replace("\ufffd", "")
 
 
 @given(st.text("ab#", max_size=30), st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3))
@@ -168,10 +175,11 @@ def test_no_part_of_a_stop_string_is_shown_early() -> None:
 def test_very_long_texts_are_encoded_in_pieces(monkeypatch) -> None:
     tokenizer = load_tokenizer("builtin")
     text = "The slate made the water clear. They knew it.\n\n" * 300
-    whole = tokenizer.encode(text)
+    in_one_piece = tokenizer.encode(text)
     monkeypatch.setattr(tokens, "MAX_CHARACTERS", 4000)
-    assert tokenizer.decode(pieces := tokenizer.encode(text)) == text
-    assert len(pieces) < len(whole) * 1.01
+    pieces = tokenizer.encode(text)
+    assert tokenizer.decode(pieces) == text
+    assert len(pieces) < len(in_one_piece) * 1.01
 
 
 @given(st.text("ab \n", max_size=60), st.integers(1, 20))

@@ -112,21 +112,24 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
 ) -> None:
     monkeypatch.setattr(Exactness, "any_number", lambda *_: PassRows(36, 1) if exact else None)
     read = list[Any]()
-    made = list[weakref.ref[Any]]()
-    real = room.read
+    models = list[weakref.ref[Any]]()
+    read_model = room.read
 
-    def counted(planned: Any) -> Any:
-        assert not [one for one in made if one() is not None]  # one at a time in memory
+    def read_and_count(planned: Any) -> Any:
+        # There is never more than one model in memory.
+        assert all(reference() is None for reference in models)
         read.append(planned.format.dtype)
-        made.append(weakref.ref(hf := real(planned)))
+        hf = read_model(planned)
+        models.append(weakref.ref(hf))
         return hf
 
-    monkeypatch.setattr(room, "read", counted)
-    for wanted in reads:
+    monkeypatch.setattr(room, "read", read_and_count)
+    for expected_reads in reads:
         read.clear()
         model = load_model(ModelSpec(half_folder, "cpu", num_draft=num_draft))
-        assert read == wanted
-        assert model.dtype == read[-1] == model.hf.dtype
+        assert read == expected_reads
+        assert model.dtype == read[-1]
+        assert model.hf.dtype == read[-1]
         assert any(packed_weights(model.hf))
         words = "multiplies" if exact or num_draft is None else "depend on the rows beside it"
         assert words in model.origin.dtype_why
@@ -138,47 +141,48 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
 def test_why_a_rule_chose_a_dtype_decides_nothing(
     why: str, half_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half precision that is not exact is taken back, whatever is told of it."""
+    """Half precision that is not exact is given up, whatever the reason for choosing it says."""
     monkeypatch.setattr(Exactness, "any_number", lambda *_: None)
     choice = DtypeChoice(BF16, True, why)
     monkeypatch.setattr(room, "dtype_by_rule", lambda *_: choice)
-    for _ in range(2):  # found, then remembered
+    for _ in range(2):  # the trial runs, then its stored result is used
         assert load_model(ModelSpec(half_folder, "cpu", num_draft=32)).dtype == F32
-    named = load_model(ModelSpec(half_folder, "cpu", "bfloat16", num_draft=32))
-    assert named.dtype == BF16
+    model = load_model(ModelSpec(half_folder, "cpu", "bfloat16", num_draft=32))
+    assert model.dtype == BF16
 
 
 @needs_half
 def test_the_weights_are_those_that_the_named_dtype_gives(
     half_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for has, name in (({"avx512_bf16"}, "bfloat16"), (set(), "float32")):
-        monkeypatch.setattr(room, "instruction_sets", lambda has=has: frozenset(has))
-        auto = load_model(ModelSpec(half_folder, "cpu"))
-        named = load_model(ModelSpec(half_folder, "cpu", name))
-        assert auto.dtype == named.dtype == getattr(torch, name)
-        assert not named.origin.dtype_why
-        ours = auto.hf.state_dict()
-        theirs = named.hf.state_dict()
-        assert ours.keys() == theirs.keys()
-        for key, one in ours.items():
-            same = [t.to_dense() if t.is_mkldnn else t for t in (one, theirs[key])]
-            assert torch.equal(*same)
+    for instructions, name in (({"avx512_bf16"}, "bfloat16"), (set(), "float32")):
+        monkeypatch.setattr(
+            room, "instruction_sets", lambda instructions=instructions: frozenset(instructions)
+        )
+        by_rule = load_model(ModelSpec(half_folder, "cpu"))
+        by_name = load_model(ModelSpec(half_folder, "cpu", name))
+        assert by_rule.dtype == by_name.dtype == getattr(torch, name)
+        assert not by_name.origin.dtype_why
+        tensors = by_rule.hf.state_dict()
+        expected = by_name.hf.state_dict()
+        assert tensors.keys() == expected.keys()
+        for key, tensor in tensors.items():
+            pair = [t.to_dense() if t.is_mkldnn else t for t in (tensor, expected[key])]
+            assert torch.equal(*pair)
 
 
 @pytest.mark.usefixtures("multiplies")
 def test_named_and_built_in_dtypes_are_not_chosen_by_rule(half_folder: str) -> None:
-    for wanted in (
+    for spec in (
         ModelSpec("builtin", "cpu"),
         ModelSpec(half_folder, "cpu", "float32"),
         ModelSpec(half_folder, "cpu", packed=False),
     ):
-        weight_format = plan(wanted).format
+        weight_format = plan(spec).format
         assert weight_format.dtype == F32
         assert not weight_format.chosen_by_rule
-    assert plan(
-        ModelSpec(half_folder, "cpu", drafts=False)
-    ).format.packed  # half precision is, always
+    # Half precision is always packed.
+    assert plan(ModelSpec(half_folder, "cpu", drafts=False)).format.packed
     assert not plan(ModelSpec("builtin", "cpu", drafts=False)).format.packed
 
 
@@ -191,7 +195,7 @@ def test_between_layers_of_8_bits_is_float32(half_folder: str) -> None:
     assert all(storage.bits == 8 for storage in packed_weights(model.hf))
 
 
-def test_half_precision_without_a_kernel_is_told_of_where_it_is_named(
+def test_naming_half_precision_without_a_kernel_gets_a_warning(
     half_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "prepacks", lambda dtype: dtype == F32)
@@ -212,14 +216,14 @@ def test_bfloat16_is_taken_by_gpus_that_multiply_it(
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     reported = RecordingReporter()
-    for has, wanted in ((True, "auto"), (False, F16)):
+    for has, expected in ((True, "auto"), (False, F16)):
 
         def supported(including_emulation: bool = True, has: bool = has) -> bool:
             return has or including_emulation
 
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
         planned = plan(ModelSpec(half_folder, "cuda"))
-        assert planned.format.dtype == wanted
+        assert planned.format.dtype == expected
         assert not planned.format.chosen_by_rule
         assert plan(ModelSpec(half_folder, "cuda", "bfloat16")).format.dtype == BF16
         with monkeypatch.context() as patch:
