@@ -16,8 +16,16 @@ from ngtcli.heads.files import WEIGHTS, Target
 from tests.support.helpers import CONTEXT, VOCABULARY
 from tests.support.tiny_models import make_hf
 
-H, SIZE, HEADS, PAIRS, DRAFT = 32, 8, 4, 2, 40  # numbers of the tiny heads
-EPS, THETA, MASK, BLOCK = 1e-5, 10_000.0, 5, 4
+# The sizes of the tiny heads.
+H = 32
+SIZE = 8
+HEADS = 4
+PAIRS = 2
+DRAFT = 40
+EPS = 1e-5
+THETA = 10_000.0
+MASK = 5
+BLOCK = 4
 FIELDS = {
     "vocab_size": VOCABULARY,
     "hidden_size": H,
@@ -47,29 +55,32 @@ DFLASH = FIELDS | {
 
 
 def save_head(folder: Path, state: dict[str, Tensor], fields: dict[str, Any]) -> None:
-    """Write a head with these numbers as they are."""
-    save_file({n: one.detach().contiguous() for n, one in state.items()}, folder / WEIGHTS)
+    """Write a head with this state and this configuration, unchanged."""
+    stored = {name: tensor.detach().contiguous() for name, tensor in state.items()}
+    save_file(stored, folder / WEIGHTS)
     (folder / "config.json").write_text(json.dumps(fields))
 
 
 def paths(guess: Guessed) -> list[list[int]]:
-    """The tokens that lead to each state of a plan by path."""
-    found: list[list[int]] = [[]]
+    """Return the tokens that lead to each node of guesses by path."""
+    paths_of_nodes: list[list[int]] = [[]]
     assert guess.led is not None
     for parent, token in zip(*guess.led.tolist(), strict=True):
-        found.append([*found[parent], token])
-    return found
+        paths_of_nodes.append([*paths_of_nodes[parent], token])
+    return paths_of_nodes
 
 
 def tensors(network: torch.nn.Module, seed: int = 3) -> dict[str, Tensor]:
-    """Random values for a network's state."""
+    """Draw random values for the state of a network."""
     torch.manual_seed(seed)
-    return {
-        name: 1 + torch.randn(one.shape) / 4
-        if one.ndim == 1
-        else torch.randn(one.shape) * 1.5 / one.shape[1] ** 0.5
-        for name, one in network.state_dict().items()
-    }
+    state = {}
+    for name, tensor in network.state_dict().items():
+        values = torch.randn(tensor.shape)
+        if tensor.ndim == 1:
+            state[name] = 1 + values / 4
+        else:
+            state[name] = values * 1.5 / tensor.shape[1] ** 0.5
+    return state
 
 
 def target() -> Target:
@@ -78,20 +89,21 @@ def target() -> Target:
 
 
 def eagle3_files(folder: Path, form: str = "own", **changes: Any) -> tuple[str, dict[str, Any]]:
-    """A folder with a head in one of the forms; its weights by the authors' names.
+    """Write a head in one of the forms; return the folder and the weights by the authors' names.
 
     The draft vocabulary has every second token from 3.
     """
     fields = EAGLE3 | changes
-    sizes = EAGLE3 | {n: v for n, v in changes.items() if n.startswith("norm_")}
+    norms = {name: value for name, value in changes.items() if name.startswith("norm_")}
+    sizes = EAGLE3 | norms
     state = tensors(eagle.Eagle3(target(), sizes))
     state["d2t"] = torch.arange(DRAFT) + 3
     state["t2d"] = torch.isin(torch.arange(VOCABULARY), 2 * torch.arange(DRAFT) + 3)
     stored = state
     if form == "speculators":
-        stored = {n.replace("midlayer.", "layers.0."): w for n, w in state.items()}
+        stored = {name.replace("midlayer.", "layers.0."): w for name, w in state.items()}
         stored["verifier_norm.weight"] = torch.ones(H)
-        layer = {n: fields.pop(n) for n in (*FIELDS, "model_type")}
+        layer = {name: fields.pop(name) for name in (*FIELDS, "model_type")}
         fields |= {"speculators_model_type": "eagle3", "transformer_layer_config": layer}
     folder.mkdir(exist_ok=True)
     save_head(folder, stored, fields)
@@ -119,37 +131,48 @@ MIXTURE = {
 MTP: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek": (
         "DeepseekV3Config",
-        {"num_key_value_heads": HEADS, "q_lora_rank": None, "kv_lora_rank": 16, "head_dim": 4}
-        | {"qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8},
+        {
+            "num_key_value_heads": HEADS,
+            "q_lora_rank": None,
+            "kv_lora_rank": 16,
+            "head_dim": 4,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+        },
     ),
     "glm": ("Glm4MoeConfig", {"partial_rotary_factor": 0.5}),
 }
 
 
 def mtp_folder(folder: Path, family: str, layers: int) -> Path:
-    """A model with random weights, whose MTP layers are in its file under published names."""
-    name, own = MTP[family]
-    config = getattr(transformers, name)(
-        **FIELDS | MIXTURE | own, num_nextn_predict_layers=layers, eos_token_id=3
+    """Write a model with random weights; its file has MTP layers under their published names."""
+    config_name, family_fields = MTP[family]
+    fields = FIELDS | MIXTURE | family_fields
+    config = getattr(transformers, config_name)(
+        **fields, num_nextn_predict_layers=layers, eos_token_id=3
     )
     torch.manual_seed(1)
     hf = transformers.AutoModelForCausalLM.from_config(config).eval()
     mtp = MtpModel(hf, layers)
     with torch.no_grad():
-        for one in [*hf.parameters(), *mtp.parameters()]:
-            one.normal_(1.0, 0.2) if one.ndim == 1 else one.normal_(0.0, 0.3)
+        for parameter in [*hf.parameters(), *mtp.parameters()]:
+            if parameter.ndim == 1:
+                parameter.normal_(1.0, 0.2)
+            else:
+                parameter.normal_(0.0, 0.3)
     hf.save_pretrained(folder)
     stored = load_file(folder / "model.safetensors")
-    for key, one in mtp.layers.state_dict().items():
-        layer, _, rest = key.partition(".")
-        rest = rest.replace("mtp_block.", "").replace("post_norm", "shared_head.norm")
-        at = f"model.layers.{2 + int(layer)}."
-        if ".experts." not in rest:
-            stored[at + rest] = one.clone()
+    for key, tensor in mtp.layers.state_dict().items():
+        layer, _, name = key.partition(".")
+        name = name.replace("mtp_block.", "").replace("post_norm", "shared_head.norm")
+        prefix = f"model.layers.{2 + int(layer)}."
+        if ".experts." not in name:
+            stored[prefix + name] = tensor.clone()
             continue
-        parts = ["gate_proj", "up_proj"] if rest.endswith("gate_up_proj") else ["down_proj"]
-        for expert, weights in enumerate(one):
+        parts = ["gate_proj", "up_proj"] if name.endswith("gate_up_proj") else ["down_proj"]
+        for expert, weights in enumerate(tensor):
             for part, weight in zip(parts, weights.chunk(len(parts)), strict=True):
-                stored[f"{at}mlp.experts.{expert}.{part}.weight"] = weight.clone()
+                stored[f"{prefix}mlp.experts.{expert}.{part}.weight"] = weight.clone()
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
     return folder

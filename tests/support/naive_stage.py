@@ -14,10 +14,11 @@ Cell = tuple[str, tuple[int, ...]]
 
 
 class NaiveStage:
-    """The stage of an answer to `prompt`, which follows `before` in what may be copied."""
+    """The stage of one answer, which comes after the tokens `before` and may copy them."""
 
     def __init__(self, before: Sequence[int], classes: Sequence[int]) -> None:
-        self.before, self.classes = list(before), list(classes)
+        self.before = list(before)
+        self.classes = list(classes)
         self.weights: defaultdict[Cell, float] = defaultdict(float)
         self.squares: defaultdict[Cell, float] = defaultdict(float)
 
@@ -25,20 +26,22 @@ class NaiveStage:
         return self.classes[token] if token < len(self.classes) else 0
 
     def place(self, answer: Sequence[int]) -> int:
-        """Where in the text before the answer it may continue."""
-        place, end = 0, len(self.before)
+        """Return where in the tokens before it the answer may continue."""
+        place = 0
         for length in range(1, len(answer) + 1):
             text = [*self.before, *answer[:length]]
             matches = []
-            for at in range(1, end + 1):
-                most = min(at, CONFIG.stage_compared)
-                same = next(
-                    (n for n in range(most) if text[at - 1 - n] != text[len(text) - 1 - n]), most
-                )
-                if same >= 2:
-                    matches.append((-same, abs(at - place), -at))
+            for at in range(1, len(self.before) + 1):
+                compared = min(at, CONFIG.stage_compared)
+                match_length = 0
+                while match_length < compared:
+                    if text[at - 1 - match_length] != text[-1 - match_length]:
+                        break
+                    match_length += 1
+                if match_length >= 2:
+                    matches.append((match_length, -abs(at - place), at))
             if matches:
-                place = -min(matches)[2]
+                _, _, place = max(matches)  # the longest, then the nearest, then the last
             else:
                 near = self.before[place : place + CONFIG.stage_step]
                 if answer[length - 1] in near:
@@ -54,13 +57,17 @@ class NaiveStage:
         place: int,
         matched: tuple[int, int],
     ) -> list[Cell]:
-        """The cell of a candidate by each feature."""
+        """Return the cell of a candidate by each feature."""
         known = [part for part in parts if part.source in _TIE]
-        orders = {s: max((p.order for p in known if p.source == s), default=-1) for s in _TIE}
+        orders = dict.fromkeys(_TIE, -1)
+        for part in known:
+            assert part.source is not None
+            orders[part.source] = max(orders[part.source], part.order)
         longest = max(orders.values())
         in_text = max(0, orders[OWN], orders[PROMPT])
-        kind, last = self.class_of(token), [*self.before, *answer][-1]
-        found: list[Cell] = [
+        kind = self.class_of(token)
+        last = [*self.before, *answer][-1]
+        cells: list[Cell] = [
             ("texts", (orders[OWN] + 1, orders[PROMPT] + 1)),
             ("knowledge", (orders[POOL] + 1, orders[GENERAL] + 1, min(in_text, 3))),
             ("probability", (min(15, math.floor(-math.log2(probability))), kind)),
@@ -71,11 +78,11 @@ class NaiveStage:
         ]
         if known:
             best = min(known, key=lambda part: (-part.order, _TIE[part.source or 0]))
-            often = bisect_right([1.5, 2.5, 4.5], best.times)
-            seen = bisect_right([1.5, 2.5, 5.5, 15.5], best.total)
+            times = bisect_right([1.5, 2.5, 4.5], best.times)
+            total = bisect_right([1.5, 2.5, 5.5, 15.5], best.total)
             source = _TIE[best.source or 0]
-            found.append(("counts", (source, often, seen, min(best.order, 3))))
-        return found
+            cells.append(("counts", (source, times, total, min(best.order, 3))))
+        return cells
 
     def _recency(self, token: int, answer: Sequence[int]) -> int:
         if token not in answer:
@@ -95,29 +102,31 @@ class NaiveStage:
     def candidates(
         self, blend: NaiveBlend, answer: Sequence[int], least: float
     ) -> dict[int, tuple[float, list[Cell]]]:
-        """Each candidate's probability by the stage, and its cells."""
+        """Return each candidate's probability by the stage, and its cells."""
         parts: defaultdict[int, list[Part]] = defaultdict(list)
         for part in blend.contributions([*self.before, *answer]):
             if part.probability >= least:
                 parts[part.token].append(part)
         place = self.place(answer)
         matched = blend.longest_matches([*self.before, *answer])
-        blended, scores, cells = 0.0, {}, {}
-        for token, own in parts.items():
-            probability = sum(part.probability for part in own)
-            cells[token] = self.cells(token, own, probability, answer, place, matched)
+        blended = 0.0
+        scores: dict[int, float] = {}
+        cells: dict[int, list[Cell]] = {}
+        for token, token_parts in parts.items():
+            probability = sum(part.probability for part in token_parts)
             blended += probability
-            scores[token] = probability * math.exp(sum(self.weights[c] for c in cells[token]))
-        whole = sum(scores.values()) + max(0.0, 1 - blended)
-        return {token: (score / whole, cells[token]) for token, score in scores.items()}
+            cells[token] = self.cells(token, token_parts, probability, answer, place, matched)
+            weight = sum(self.weights[cell] for cell in cells[token])
+            scores[token] = probability * math.exp(weight)
+        total = sum(scores.values()) + max(0.0, 1 - blended)
+        return {token: (score / total, cells[token]) for token, score in scores.items()}
 
     def learn(self, blend: NaiveBlend, answer: Sequence[int], token: int) -> None:
-        """One step of Adagrad along the gradient of the log-probability of `token`."""
+        """Take one step of Adagrad along the gradient of the log-probability of `token`."""
         gradient: defaultdict[Cell, float] = defaultdict(float)
-        for other, (probability, cells) in self.candidates(
-            blend, answer, CONFIG.stage_least
-        ).items():
-            error = float(other == token) - probability
+        candidates = self.candidates(blend, answer, CONFIG.stage_least)
+        for candidate, (probability, cells) in candidates.items():
+            error = float(candidate == token) - probability
             if abs(error) >= 1e-4:
                 for cell in cells:
                     gradient[cell] += error
