@@ -47,13 +47,13 @@ def test_ancestors_are_those_found_by_climbing(tree: DraftTree) -> None:
     check_tree(tree)
     mask = tree.ancestors()
     for i in range(len(tree)):
-        seen = {0}
+        ancestors = {0}  # row 0 is the root, and row i + 1 is node i
         node = i
         while node >= 0:
-            seen.add(node + 1)
+            ancestors.add(node + 1)
             node = tree.parents[node]
-        assert set(mask[i + 1].nonzero()[0].tolist()) == seen
-        assert tree.depths()[i] == len(seen) - 1
+        assert set(mask[i + 1].nonzero()[0].tolist()) == ancestors
+        assert tree.depths()[i] == len(ancestors) - 1
 
 
 @given(trees(), st.integers(0, 6), st.integers(0, 10))
@@ -77,21 +77,26 @@ def test_the_best_chain_comes_first() -> None:
     assert tree == DraftTree((6, 8, 5, 7), (-1, 0, -1, 2))
 
 
-def naive_draft(root: NaiveNode, ids: Sequence[int], lp: int, budget: int):
-    """Longest prefix, back off, whole subtree sorted by frequency: frequencies of what is kept."""
+def continuations(node: NaiveNode, path: tuple[int, ...] = ()) -> dict[tuple[int, ...], int]:
+    """Return the paths below a node with their frequencies; sentinels end a path."""
+    frequencies = {}
+    for token, child in node.children.items():
+        if token >= 0:
+            frequencies[(*path, token)] = child.frequency
+            frequencies |= continuations(child, (*path, token))
+    return frequencies
+
+
+def naive_draft(root: NaiveNode, ids: Sequence[int], lp: int) -> dict[tuple[int, ...], int]:
+    """Return all continuations of the longest known end of a sequence, with their frequencies."""
     for length in range(min(lp, len(ids)), 0, -1):
-        node = root
+        node: NaiveNode | None = root
         for token in ids[len(ids) - length :]:
             node = node.children.get(token) if node else None
-        if node and any(t >= 0 for t in node.children):
-            found = []
-            stack = [((t,), c) for t, c in node.children.items() if t >= 0]
-            while stack:
-                path, child = stack.pop()
-                found.append((child.frequency, path))
-                stack += [((*path, t), c) for t, c in child.children.items() if t >= 0]
-            return {p: f for f, p in found}, sorted(f for f, _ in found)[::-1][:budget]
-    return {}, []
+        frequencies = continuations(node) if node else {}
+        if frequencies:
+            return frequencies
+    return {}
 
 
 @settings(max_examples=300, deadline=None)
@@ -104,38 +109,41 @@ def naive_draft(root: NaiveNode, ids: Sequence[int], lp: int, budget: int):
 # 2 follows most often, and in neither part alone.
 @example([*[[1, 2]] * 2, *[[1, 3]] * 3, *[[1, 4]] * 3, *[[1, 2]] * 2], [1], 1, 5)
 def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> None:
-    """All documents in one trie, or some of them beside it: frequencies are those of the whole."""
+    """The first `outside` documents are not in the stored trie, but their frequencies count."""
     n = 6
     lp = 3
-    frequencies, best = naive_draft(algorithm_1(padded(documents, n), n, lp), ids, lp, budget)
+    frequencies = naive_draft(algorithm_1(padded(documents, n), n, lp), ids, lp)
+    best = sorted(frequencies.values(), reverse=True)[:budget]
     drafter = make_drafter("trie", DraftSettings(n, lp))
     trie = build(documents[outside:], n)
     tree = DrafterRun(drafter, Context(ids, trie, documents[:outside])).propose(budget)
     check_tree(tree)
     drafted = paths(tree)
     assert drafted <= set(frequencies)
-    assert sorted((frequencies[p] for p in drafted), reverse=True) == best
+    assert sorted((frequencies[path] for path in drafted), reverse=True) == best
 
 
 def test_output_is_learned_only_when_asked() -> None:
-    for learn in (False, True):
+    for learn, expected in ((False, ()), (True, (8, 9, 7))):
         drafter = make_drafter("trie", DraftSettings(n=5, lp=2, learn_output=learn))
-        followed = DrafterRun(drafter, Context([1, 2], None, ((1, 2),)))
-        followed.emit([7, 8])
-        followed.emit([9, 7])
-        assert followed.propose(4).tokens == ((8, 9, 7) if learn else ())
+        run = DrafterRun(drafter, Context([1, 2], None, ((1, 2),)))
+        run.emit([7, 8])
+        run.emit([9, 7])
+        assert run.propose(4).tokens == expected
 
 
-def test_a_new_prompt_is_drafted_for_alone() -> None:
+def test_the_trie_of_a_prompt_is_not_used_for_the_next_prompt() -> None:
     drafter = make_drafter("trie", DraftSettings(n=5, lp=2))
     assert DrafterRun(drafter, Context([1, 2, 3, 1], None, ((1, 2, 3, 1),))).propose(4).tokens
-    second = DrafterRun(drafter, Context([4], None, ((4,),)))
-    second.emit([1])
-    assert not second.propose(4).tokens
+
+    next_run = DrafterRun(drafter, Context([4], None, ((4,),)))
+    next_run.emit([1])
+
+    assert not next_run.propose(4).tokens
 
 
 class Echo:
-    """An assistant that says the last token again."""
+    """A draft model that repeats the last token."""
 
     def begin(self, prompt: Sequence[int]) -> None:
         pass
@@ -152,12 +160,12 @@ def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method:
     )
     drafter = make_drafter(method, settings)
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
-    followed = DrafterRun(drafter, Context(ids, build([ids * 3], 13), (tuple(ids),)))
+    run = DrafterRun(drafter, Context(ids, build([ids * 3], 13), (tuple(ids),)))
     for budget in (1, 2, 7, 64):
-        tree = followed.propose(budget)
+        tree = run.propose(budget)
         check_tree(tree)
         assert tree.drafts <= budget
-        followed.emit([1, 2])
+        run.emit([1, 2])
 
 
 def test_an_unknown_method_names_the_nearest() -> None:
@@ -166,7 +174,7 @@ def test_an_unknown_method_names_the_nearest() -> None:
     assert "trie" in caught.value.hint
 
 
-def test_a_method_is_read_with_its_options() -> None:
+def test_a_method_is_parsed_with_its_options() -> None:
     method = parse_method("trie:n=9:learn_output=true", DraftSettings(lp=4))
     assert method.name == "trie"
     assert method.settings.n == 9
@@ -204,11 +212,13 @@ def test_a_wrong_method_or_option_is_found_without_compiling() -> None:
         "heavy = {'torch', 'transformers', 'numba', 'arctic_inference'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 0, process.stderr
 
 
-def test_probes_are_no_drafts() -> None:
+def test_probes_are_not_counted_or_accepted_as_drafts() -> None:
     tree = DraftTree((5, 6, 5, 7, 8), (-1, 0, -1, 2, 3), probes=3)
     check_tree(tree)
     assert tree.drafts == 2
@@ -219,7 +229,7 @@ def test_probes_are_no_drafts() -> None:
 
 
 @given(trees(), st.integers(0, 3), st.integers(0, 9), st.integers(0, 12))
-def test_of_the_rows_that_are_left_probes_have_the_first_claim_if_all_fit(
+def test_a_cut_keeps_the_limits_and_leaves_a_tree_that_fits_as_it_is(
     tree: DraftTree, probes: int, nodes: int, rows: int
 ) -> None:
     tree = replace(tree, probes=min(probes, len(tree)))
@@ -228,11 +238,12 @@ def test_of_the_rows_that_are_left_probes_have_the_first_claim_if_all_fit(
     assert len(cut) <= rows
     assert cut.drafts <= nodes
     assert cut.probes <= tree.probes
-    assert len(tree) > rows or cut == tree.cut(99, nodes, 99)
+    if len(tree) <= rows:
+        assert cut == tree.cut(99, nodes, 99)
 
 
 @pytest.mark.parametrize("method", ["lookahead", "space", "trie"])
-def test_a_pass_has_no_more_rows_than_places_are_left(method: str) -> None:
+def test_a_draft_has_no_more_nodes_than_the_context_has_room_for(method: str) -> None:
     settings = DraftSettings(masks=(9,) * 6)
     drafter = make_drafter(method, settings)
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
@@ -244,23 +255,26 @@ def test_a_pass_has_no_more_rows_than_places_are_left(method: str) -> None:
         assert len(tree) <= left
 
 
-def test_more_texts_than_nodes_are_drafted_for_in_turns() -> None:
+def test_more_sequences_than_nodes_are_drafted_for_in_turns() -> None:
     drafting = Drafting(lambda context: make_drafter("trie"), 4)
     ids = [1, 2, 3, 1, 2]
     logs = [TokenLog(ids) for _ in range(6)]
-    each = [drafting.join(Context(ids, None, (tuple(ids),)), log) for log in logs]
-    drafted = []
+    drafters = [drafting.join(Context(ids, None, (tuple(ids),)), log) for log in logs]
+
+    sizes_by_step = []
     for _ in range(3):
-        rooms = [*map(Room, drafting.shares(6))]
-        drafted.append([len(draft.tree) for draft in drafting.propose(each, logs, rooms)])
-    assert all(sum(step) == 4 for step in drafted)
-    assert [sum(steps) for steps in zip(*drafted, strict=True)] == [2] * 6
+        rooms = [Room(nodes) for nodes in drafting.shares(6)]
+        drafts = drafting.propose(drafters, logs, rooms)
+        sizes_by_step.append([len(draft.tree) for draft in drafts])
+
+    assert [sum(sizes) for sizes in sizes_by_step] == [4] * 3
+    assert [sum(sizes) for sizes in zip(*sizes_by_step, strict=True)] == [2] * 6
 
 
 def test_recycling_learns_what_follows_the_last_token_where_nothing_was_drafted() -> None:
     drafter = make_drafter("recycling:output_id_topk=1", DraftSettings())
-    followed = DrafterRun(drafter, Context([1, 2]))
+    run = DrafterRun(drafter, Context([1, 2]))
     for token in (3, 4, 5, 2):
-        followed.propose(4)  # all of it is cut off before the pass
-        followed.emit([token], Outcome(DraftTree(), np.array([[token]])))
-    assert followed.propose(4).tokens == (3, 4, 5, 2)
+        run.propose(4)  # the whole draft is cut off before the pass
+        run.emit([token], Outcome(DraftTree(), np.array([[token]])))
+    assert run.propose(4).tokens == (3, 4, 5, 2)
