@@ -70,7 +70,8 @@ def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 
 def end(folder: Path) -> None:
-    if pid := compiling_process(folder):
+    pid = compiling_process(folder)
+    if pid:
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: compiling_process(folder) is None)
 
@@ -108,13 +109,13 @@ def test_the_first_answer_is_drafted_by_prompt_lookup_and_has_the_same_tokens(
 
 @needs_proc
 def test_a_process_that_is_killed_is_started_again_a_few_times(empty_store: Path) -> None:
-    seen = set()
+    earlier_pids = set()
     for _ in range(compiling.MAX_ATTEMPTS):
         assert compiling.begin()
         pid = compiling_process(empty_store)
         assert pid is not None
-        assert pid not in seen
-        seen.add(pid)
+        assert pid not in earlier_pids
+        earlier_pids.add(pid)
         assert compiling.begin()
         assert compiling_process(empty_store) == pid
         end(empty_store)
@@ -125,7 +126,7 @@ def test_a_process_that_is_killed_is_started_again_a_few_times(empty_store: Path
 
 
 @needs_proc
-def test_the_process_that_compiles_comes_last(empty_store: Path) -> None:
+def test_the_process_that_compiles_has_the_lowest_priority(empty_store: Path) -> None:
     assert compiling.begin()
     pid = compiling_process(empty_store)
     assert pid is not None
@@ -200,15 +201,15 @@ from ngtcli.drafting.auto import compiling
 from ngtcli.system import compiled
 from ngtcli.system.reporting import reporting_to
 from functions import twice
-said = []
+reports = []
 compiling._receive(Connection(int(sys.argv[2]), writable=False))
 assert compiling.is_ready()
-class Said:
-    status = warn = said.append
+class Recorder:
+    status = warn = reports.append
 
-with reporting_to(Said):
+with reporting_to(Recorder):
     assert twice(4) == 8
-print(said)
+print(reports)
 """
 
 
@@ -231,12 +232,12 @@ def test_what_another_process_compiled_is_not_compiled_again(tmp_path: Path) -> 
             )
         )
         end_of_pipe.close()
-    out = [process.communicate(timeout=600)[0] for process in processes]
+    outputs = [process.communicate(timeout=600)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    assert out[1].strip() == "[]"
+    assert outputs[1].strip() == "[]"
 
 
-def test_what_is_marked_as_compiled_is_so_for_these_versions(
+def test_a_mark_that_code_is_compiled_holds_for_this_machine_alone(
     empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not compiled.is_ready("some")
@@ -281,28 +282,28 @@ def test_a_measurement_waits_for_the_method_itself(
     assert type(session.drafter()).__name__ == "Auto"
 
 
-def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
+def test_sequences_that_begin_after_compilation_are_drafted_for_by_the_method(
     session: LocalSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that have begun end with the stand-in; nothing is different but what drafts."""
+    """Sequences that began before it end with the stand-in, and have the same tokens."""
     preset = load_preset("ask")
     settings = Settings.of(max_tokens=8)
-    said: list[Event] = []
+    events: list[Event] = []
 
     def answers(ready_after: int) -> list[Any]:
         ended: list[Ended] = []
         not_ready(monkeypatch, lambda: len(ended) >= ready_after)
-        own = session.with_settings(settings)
-        own._stand_ins = True
-        own.report = said.append
-        engine = LocalEngine(own, size=2, many=True)
-        drawn = [
+        reporting_session = session.with_settings(settings)
+        reporting_session._stand_ins = True
+        reporting_session.report = events.append
+        engine = LocalEngine(reporting_session, size=2, many=True)
+        requests = [
             (i, Request(task="ask", settings=settings, preset=preset, question=f"Who is {i}?"))
             for i in range(6)
         ]
 
         def draw(waits: bool) -> Any:
-            return drawn.pop(0) if drawn else None
+            return requests.pop(0) if requests else None
 
         for outcome in run(engine, draw):
             assert isinstance(outcome.answer, Ended), outcome.answer
@@ -315,6 +316,7 @@ def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
     assert mixed[-1].drafted_by == "auto"
     assert {answer.drafted_by for answer in plain} == {"auto"}
     assert sorted(a.text for a in mixed) == sorted(a.text for a in plain)
-    remarks = [e.text for e in said if isinstance(e, Message) and e.kind == "remark"]
+    messages = [event for event in events if isinstance(event, Message)]
+    remarks = [message.text for message in messages if message.kind == "remark"]
     assert len(remarks) == 1
     assert "First run: part of ngt is being compiled in the background" in remarks[0]

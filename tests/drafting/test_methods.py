@@ -33,13 +33,13 @@ def method(spec: str) -> Drafter:
 
 
 def assert_drafts(drafter: Drafter, context: Context, steps, naive: Naive, budget: int) -> None:
-    """Go through a run as the loop does; at each step the draft is the naive one, cut."""
-    followed = DrafterRun(drafter, context)
-    for step in [*steps, []]:
-        tree = followed.propose(budget)
+    """Emit the tokens of each step; before each the draft is the naive one, cut to the budget."""
+    run = DrafterRun(drafter, context)
+    for tokens in [*steps, []]:
+        tree = run.propose(budget)
         check_tree(tree)
-        assert tree == chain(naive(followed.token_ids, len(context.ids))[:budget])
-        followed.emit(step)
+        assert tree == chain(naive(run.token_ids, len(context.ids))[:budget])
+        run.emit(tokens)
 
 
 @settings(max_examples=120, deadline=None)
@@ -111,8 +111,8 @@ def naive_akunu(max_order: int, draft_count: int, max_history: int) -> Naive:
         while len(drafted) < draft_count:
             window = (context + drafted)[-max_history:]
             sizes = range(min(max_order - 1, len(window)), 0, -1)
-            found = [best(ids, window[-size:]) for size in sizes]
-            token = next((token for token in found if token is not None), None)
+            candidates = [best(ids, window[-size:]) for size in sizes]
+            token = next((token for token in candidates if token is not None), None)
             if token is None:
                 break
             drafted.append(token)
@@ -215,7 +215,7 @@ def test_options_out_of_range_are_refused(spec: str) -> None:
 
 
 def naive_rest(documents, ids, budget: int, span: int, k: int, long: int, choices: int, cut: bool):
-    """Paths of the draft with their counts, by looking at every place of every document."""
+    """Return the paths of the draft, by looking at every place of every document."""
     for size in range(min(span, len(ids)), min(2, len(ids)) - 1, -1):
         behind = [
             document[at + size :]
@@ -235,10 +235,10 @@ def naive_rest(documents, ids, budget: int, span: int, k: int, long: int, choice
     ranked = sorted(counts, key=lambda path: (-counts[path], len(path), path))[:choices]
     chosen = list(ranked)
     while cut and sum(len(set(path)) for path in chosen) > choices:
-        most = max(len(set(path)) for path in chosen)
-        del chosen[max(i for i, path in enumerate(chosen) if len(set(path)) == most)]
-    kept = [p for p in ranked if any(other[: len(p)] == p for other in chosen)]
-    return kept[:budget]
+        largest = max(len(set(path)) for path in chosen)
+        del chosen[max(i for i, path in enumerate(chosen) if len(set(path)) == largest)]
+    prefixes = {path[:length] for path in chosen for length in range(1, len(path) + 1)}
+    return [path for path in ranked if path in prefixes][:budget]
 
 
 @settings(max_examples=120, deadline=None)
@@ -303,10 +303,10 @@ def test_suffix_asks_the_library_as_vllm_does(requests, budget, tree, cached, mo
     theirs = SuffixDecodingCache(24, cached)
     drafter = method(f"suffix:tree={tree}:max_cached_requests={cached}:max_spec_tokens={most}")
     for number, (prompt, steps) in enumerate(requests):
-        followed = DrafterRun(drafter, Context(prompt))
+        run = DrafterRun(drafter, Context(prompt))
         theirs.start_request(number, prompt)
-        for step in [*steps, [1]]:
-            ids = followed.token_ids
+        for tokens in [*steps, [1]]:
+            ids = run.token_ids
             draft = theirs.speculate(
                 number,
                 ids[-24:],
@@ -315,13 +315,13 @@ def test_suffix_asks_the_library_as_vllm_does(requests, budget, tree, cached, mo
                 min_token_prob=0.1,
                 use_tree_spec=tree,
             )
-            mine = followed.propose(budget)
-            check_tree(mine)
-            assert len(mine) <= budget
-            raw = DraftTree(tuple(draft.token_ids), tuple(draft.parents))
-            assert paths(mine) == paths(raw)
-            theirs.add_active_response(number, step)
-            followed.emit(step)
+            tree_of_ours = run.propose(budget)
+            check_tree(tree_of_ours)
+            assert len(tree_of_ours) <= budget
+            expected = DraftTree(tuple(draft.token_ids), tuple(draft.parents))
+            assert paths(tree_of_ours) == paths(expected)
+            theirs.add_active_response(number, tokens)
+            run.emit(tokens)
         theirs.stop_request(number)
 
 
