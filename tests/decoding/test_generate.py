@@ -30,22 +30,22 @@ def test_documents_stand_before_the_prompt() -> None:
 
 def test_an_answer_is_printed_as_that_of_a_question_is() -> None:
     done = ngt("generate", "Tell of boats.", "--json", "--max-tokens", "3")
-    found = json.loads(done.stdout)
-    assert found["task"] == "generate"
-    assert found["preset"] == "generate"
-    assert found["question"] == "Tell of boats."
-    assert found["documents"] == []
+    answer = json.loads(done.stdout)
+    assert answer["task"] == "generate"
+    assert answer["preset"] == "generate"
+    assert answer["question"] == "Tell of boats."
+    assert answer["documents"] == []
     cited = ngt("generate", "Who?", "-d", HARBOUR, "--cite", "--max-tokens", "12")
     assert b"[1] harbour.txt: " in cited.stdout
 
 
 def test_a_pipe_is_not_blank_and_not_the_document_as_well() -> None:
-    for words, stdin, code, told in (
+    for words, stdin, code, message in (
         (["-"], b" \n", 3, b"prompt: empty"),
         (["-", "-d", "-"], b"x", 2, b"both the prompt and a document"),
     ):
         done = ngt("generate", *words, stdin=stdin)
         assert done.returncode == code
         assert done.stdout == b""
-        assert told in done.stderr
+        assert message in done.stderr
         assert done.stderr.count(b"\n") == 2

@@ -32,17 +32,17 @@ def repeats(ids: Sequence[int], times: int) -> bool:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 70), st.integers(2, 9), st.integers(0, 400))
-def test_it_is_seen_at_the_first_token_at_which_the_rule_holds(
+def test_repetition_is_detected_at_the_first_token_at_which_the_rule_holds(
     seed: int, period: int, times: int, before: int
 ) -> None:
     rng = random.Random(seed)
     loop = [rng.randrange(5) for _ in range(period)]
-    ids = [rng.randrange(5) for _ in range(before)] + loop * (400 // period + times)
+    tokens = [rng.randrange(5) for _ in range(before)] + loop * (400 // period + times)
     watch = Repetition(times)
-    at = next((i for i, token in enumerate(ids) if watch.push(token)), None)
-    assert at is not None
-    assert repeats(ids[: at + 1], times)
-    assert not any(repeats(ids[:i], times) for i in range(at + 1) if i % 7 == 0 or i == at)
+    end = next((i for i, token in enumerate(tokens) if watch.push(token)), None)
+    assert end is not None
+    assert repeats(tokens[: end + 1], times)
+    assert not any(repeats(tokens[:i], times) for i in range(end + 1) if i % 7 == 0 or i == end)
 
 
 def test_what_nearly_repeats_or_comes_once_is_left_alone() -> None:
@@ -55,7 +55,7 @@ def test_what_nearly_repeats_or_comes_once_is_left_alone() -> None:
 
 @pytest.mark.search
 @pytest.mark.parametrize("method", ["none", "trie", "prompt-lookup"])
-def test_it_ends_at_the_same_token_whatever_is_drafted(method: str) -> None:
+def test_repetition_ends_an_answer_at_the_same_token_whatever_is_drafted(method: str) -> None:
     model = make_target("llama")
     ends = 0
     for prompt in prompts(4):
@@ -66,31 +66,31 @@ def test_it_ends_at_the_same_token_whatever_is_drafted(method: str) -> None:
                 make_drafter(drafts, DraftSettings(learn_output=True)),
                 context,
                 LOOPING,
-                Limits(180, 16, max_repeats=most),
+                Limits(180, 16, max_repeats=max_repeats),
             ).finish()
-            for drafts, most in (("none", 0), (method, 6))
+            for drafts, max_repeats in (("none", 0), (method, 6))
         )
-        at = next((i for i in range(len(long.output)) if repeats(long.output[: i + 1], 6)), None)
-        assert cut.output == (long.output if at is None else long.output[: at + 1])
-        assert (cut.finish_reason == "repetition") == (at is not None)
+        end = next((i for i in range(len(long.output)) if repeats(long.output[: i + 1], 6)), None)
+        assert cut.output == (long.output if end is None else long.output[: end + 1])
+        assert (cut.finish_reason == "repetition") == (end is not None)
         assert long.finish_reason != "repetition"
         assert cut.statistics.new_tokens == len(cut.output)
-        ends += at is not None
+        ends += end is not None
     assert ends
 
 
-def test_texts_that_share_passes_end_where_they_do_alone() -> None:
+def test_sequences_of_a_batch_end_where_they_do_alone() -> None:
     model = cached_target("llama")
-    texts = prompts(5, seed=3)
+    prompt_ids = prompts(5, seed=3)
     limits = Limits(180, 8, max_repeats=6)
     none = make_drafter("none")
-    alone = [Run(model, none, Context(ids), LOOPING, limits).finish() for ids in texts]
+    alone = [Run(model, none, Context(ids), LOOPING, limits).finish() for ids in prompt_ids]
     for drafts in (separate_drafts("trie"), auto_drafts()):
-        found = decode_batch(model, texts, drafts, 3, LOOPING, lambda i: limits)
-        for member, run in zip(found, alone, strict=True):
-            assert member.token_ids == run.output
-            assert member.finish_reason == run.finish_reason
-    assert "repetition" in {member.finish_reason for member in found}
+        sequences = decode_batch(model, prompt_ids, drafts, 3, LOOPING, lambda i: limits)
+        for sequence, run in zip(sequences, alone, strict=True):
+            assert sequence.token_ids == run.output
+            assert sequence.finish_reason == run.finish_reason
+    assert "repetition" in {sequence.finish_reason for sequence in sequences}
 
 
 LOOP = ["--set", "frequency_penalty=-30", "--max-tokens", "200"]
@@ -105,10 +105,10 @@ def test_a_command_says_that_an_answer_was_cut_off(tmp_path: Path) -> None:
     message, hint = without_note(cut.stderr).decode().splitlines()
     assert message == "ngt: the model repeated itself: what it wrote is no answer"
     assert hint.startswith("Name another model with -m")
-    whole = ngt("summarize", str(text), "--json", *LOOP, "--set", "max_repeats=0")
-    assert json.loads(whole.stdout)["finish_reason"] == "length"
-    assert json.loads(whole.stdout)["text"].startswith(json.loads(cut.stdout)["text"])
-    assert b"it reached --max-tokens" in whole.stderr
+    unlimited = ngt("summarize", str(text), "--json", *LOOP, "--set", "max_repeats=0")
+    assert json.loads(unlimited.stdout)["finish_reason"] == "length"
+    assert json.loads(unlimited.stdout)["text"].startswith(json.loads(cut.stdout)["text"])
+    assert b"it reached --max-tokens" in unlimited.stderr
 
 
 def test_a_summary_of_each_file_reports_each_failure_once(tmp_path: Path) -> None:
