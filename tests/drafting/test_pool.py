@@ -1,4 +1,4 @@
-"""The pool of earlier answers: what it holds, what goes first, its file."""
+"""The pool of earlier answers: what it keeps, what it drops first, and its file."""
 
 import json
 import multiprocessing
@@ -22,41 +22,48 @@ from tests.support.loaded_once import shipped_background
 ids = st.lists(st.integers(0, 4), max_size=40)
 
 
-def test_the_pool_holds_no_text_of_the_prompt_unless_told() -> None:
+def test_the_pool_keeps_no_quotes_of_the_prompt_unless_asked() -> None:
     prompt = [1, 2, 3, 4, 5, 6]
     answer = [9, 8, 2, 3, 4, 5, 7, 9, 1, 2, 3]
     assert list(own_words(answer, prompt)) == [[9, 8], [7, 9]]
-    assert [a.tolist() for a in Pool(quotes=True).add(answer, prompt)] == [answer]
-    assert [a.tolist() for a in Pool().add(answer, prompt)] == [[9, 8], [7, 9]]
+    assert [run.tolist() for run in Pool(quotes=True).add(answer, prompt)] == [answer]
+    assert [run.tolist() for run in Pool().add(answer, prompt)] == [[9, 8], [7, 9]]
     assert Pool().add(prompt, prompt) == []
 
 
 def naive_own_words(
     answer: list[int], prompt: list[int], general: list[list[int]] | None
 ) -> list[int | None]:
-    """The answer with None for what is left out, by looking at every run of both."""
+    """Return the answer with None for tokens that are left out, by looking at every run."""
 
-    def stands_in(run: list[int], text: list[int]) -> bool:
-        return any(text[i : i + len(run)] == run for i in range(len(text)))
+    def occurs_in(run: list[int], text: list[int]) -> bool:
+        return any(text[start : start + len(run)] == run for start in range(len(text)))
 
-    left: list[int | None] = list(answer)
+    kept: list[int | None] = list(answer)
     for size in range(1, QUOTE + 1):
-        for i in range(len(answer) - size + 1):
-            run = answer[i : i + size]
-            is_general = size == 1 if general is None else any(stands_in(run, g) for g in general)
-            if stands_in(run, prompt) and (size == QUOTE or not is_general):
-                left[i : i + size] = [None] * size
-    return left
+        for start in range(len(answer) - size + 1):
+            run = answer[start : start + size]
+            if general is None:
+                is_general = size == 1
+            else:
+                is_general = any(occurs_in(run, text) for text in general)
+            if occurs_in(run, prompt) and (size == QUOTE or not is_general):
+                kept[start : start + size] = [None] * size
+    return kept
 
 
 @settings(deadline=None)
 @given(ids, ids, st.none() | st.lists(ids, max_size=2))
-def test_what_is_kept_is_not_the_prompts_or_is_general(
+def test_own_words_are_not_in_the_prompt_or_are_general(
     answer: list[int], prompt: list[int], general: list[list[int]] | None
 ) -> None:
     background = None if general is None else build_counts(general, least=())
-    left = naive_own_words(answer, prompt, general)
-    runs = [[*run] for out, run in groupby(left, lambda token: token is None) if not out]
+    kept = naive_own_words(answer, prompt, general)
+    runs = [
+        list(run)
+        for is_left_out, run in groupby(kept, lambda token: token is None)
+        if not is_left_out
+    ]
     assert list(own_words(answer, prompt, background)) == runs
 
 
@@ -72,14 +79,14 @@ def test_the_name_of_a_person_in_the_prompt_is_not_kept_and_common_words_are() -
     assert not [name for name in ("John", "Smith", "Cork", "4,711", "711") if name in kept]
 
 
-def test_the_oldest_answer_goes_first() -> None:
+def test_the_oldest_answer_is_dropped_first() -> None:
     pool = Pool(limit=18)
     for first in (1, 7, 13, 19):
         pool.add(range(first, first + 6), [])
     assert [int(answer[0]) for answer in pool.answers] == [7, 13, 19]
 
 
-def test_what_is_not_stored_yet_is_bounded_as_well() -> None:
+def test_answers_that_are_not_stored_yet_are_limited_as_well() -> None:
     """A process that stores nothing may run for months."""
     pool = Pool(limit=18)
     for first in range(0, 6000, 6):
@@ -95,61 +102,73 @@ def tallied(answers: list[list[int]]) -> Pool:
 
 
 def contents(path: Path, limit: int = 100) -> list[list[int]]:
-    return [a.tolist() for a in load_pool(path, 97, limit, False).answers]
+    return [answer.tolist() for answer in load_pool(path, 97, limit, False).answers]
 
 
 def test_a_pool_is_stored_and_the_answers_of_two_sessions_add_up(tmp_path: Path) -> None:
     path = tmp_path / "x.pool.safetensors"
+    first = tallied([[1, 2, 3]])
+    second = tallied([[4, 5]])
     assert contents(path) == []
-    one, other = tallied([[1, 2, 3]]), tallied([[4, 5]])
-    save_pool(path, one, "tiny", 97)
-    found = load_pool(path, 97, 100, False)
-    assert found.tally_predicted is not None
-    assert found.tally_predicted.tolist() == [1.5] * 6
-    save_pool(path, other, "tiny", 97)
-    save_pool(path, one, "tiny", 97)  # nothing new in it
+
+    save_pool(path, first, "tiny", 97)
+    loaded = load_pool(path, 97, 100, False)
+    assert loaded.tally_predicted is not None
+    assert loaded.tally_predicted.tolist() == [1.5] * 6
+
+    save_pool(path, second, "tiny", 97)
+    save_pool(path, first, "tiny", 97)  # it has no new answers
     assert contents(path) == [[1, 2, 3], [4, 5]]
     assert contents(path, 4) == [[4, 5]]
-    other.tally_reached = np.full(6, 5.0)
-    save_pool(path, other, "tiny", 97)  # its tallies are the last ones
-    found = load_pool(path, 97, 100, False)
-    assert found.tally_reached is not None
-    assert found.tally_reached.tolist() == [5.0] * 6
+
+    second.tally_reached = np.full(6, 5.0)
+    save_pool(path, second, "tiny", 97)  # the last tallies are stored
+    loaded = load_pool(path, 97, 100, False)
+    assert loaded.tally_reached is not None
+    assert loaded.tally_reached.tolist() == [5.0] * 6
 
 
 def test_a_pool_without_weights_leaves_those_in_the_file(tmp_path: Path) -> None:
-    path, learned = tmp_path / "x.pool.safetensors", tallied([[1, 2, 3]])
-    learned.factors, learned.squares = np.full(4, 2.0), np.full(4, 3.0)
-    save_pool(path, learned, "tiny", 97)
+    path = tmp_path / "x.pool.safetensors"
+    with_weights = tallied([[1, 2, 3]])
+    with_weights.factors = np.full(4, 2.0)
+    with_weights.squares = np.full(4, 3.0)
+
+    save_pool(path, with_weights, "tiny", 97)
     save_pool(path, tallied([[4, 5]]), "tiny", 97)
-    found = load_pool(path, 97, 100, False)
-    assert found.factors is not None
-    assert found.factors.tolist() == [2.0] * 4
-    assert found.squares is not None
-    assert found.squares.tolist() == [3.0] * 4
+
+    loaded = load_pool(path, 97, 100, False)
+    assert loaded.factors is not None
+    assert loaded.factors.tolist() == [2.0] * 4
+    assert loaded.squares is not None
+    assert loaded.squares.tolist() == [3.0] * 4
 
 
-def test_tallies_of_millions_of_tokens_are_stored_with_what_they_say(tmp_path: Path) -> None:
-    path, pool = tmp_path / "x.pool.safetensors", tallied([[1, 2, 3]])
-    pool.tally_predicted, pool.tally_reached = np.full(6, 3e6), np.full(6, 12e6)
+def test_tallies_of_millions_of_tokens_keep_their_ratio_when_stored(tmp_path: Path) -> None:
+    path = tmp_path / "x.pool.safetensors"
+    pool = tallied([[1, 2, 3]])
+    pool.tally_predicted = np.full(6, 3e6)
+    pool.tally_reached = np.full(6, 12e6)
+
     save_pool(path, pool, "tiny", 97)
-    found = load_pool(path, 97, 100, False)
-    assert found.tally_predicted is not None
-    assert found.tally_reached is not None
+
+    loaded = load_pool(path, 97, 100, False)
+    assert loaded.tally_predicted is not None
+    assert loaded.tally_reached is not None
     assert contents(path)
-    assert np.allclose(found.tally_predicted / found.tally_reached, 0.25)
-    assert found.tally_reached.min() > 1e6
+    assert np.allclose(loaded.tally_predicted / loaded.tally_reached, 0.25)
+    assert loaded.tally_reached.min() > 1e6
 
 
 def learn_often(path: Path, number: int) -> None:
     pool = load_pool(path, 97, 1000, False)
-    for other in range(8):
-        pool.add([number, other], [])
+    for token in range(8):
+        pool.add([number, token], [])
         save_pool(path, pool, "tiny", 97)
     os._exit(0)
 
 
-def test_of_processes_that_learn_at_once_nothing_is_lost(tmp_path: Path) -> None:
+def test_processes_that_learn_at_once_lose_no_answer(tmp_path: Path) -> None:
     path = tmp_path / "x.pool.safetensors"
     save_pool(path, Pool(1000, tally_predicted=np.zeros(6), tally_reached=np.zeros(6)), "tiny", 97)
     context = multiprocessing.get_context("fork")
@@ -158,10 +177,11 @@ def test_of_processes_that_learn_at_once_nothing_is_lost(tmp_path: Path) -> None
         process.start()
     for process in processes:
         process.join()
-    assert sorted(contents(path, 1000)) == [[n, other] for n in range(6) for other in range(8)]
+    expected = [[number, token] for number in range(6) for token in range(8)]
+    assert sorted(contents(path, 1000)) == expected
 
 
-def test_a_damaged_pool_is_not_used_and_begun_again(tmp_path: Path) -> None:
+def test_a_damaged_pool_is_refused_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "x.pool.safetensors"
     save_pool(path, tallied([[1, 2, 96]]), "tiny", 97)
     with pytest.raises(DamagedFileError, match="out of range"):
@@ -174,28 +194,30 @@ def test_a_damaged_pool_is_not_used_and_begun_again(tmp_path: Path) -> None:
 
 
 def test_the_pools_are_counted_and_cleared() -> None:
-    def told(*words: str) -> int:
-        done = CliRunner().invoke(app, ["cache", *words, "pools", "--json"])
-        return int(json.loads(done.stdout)["files"])
+    def files_by(command: str) -> int:
+        result = CliRunner().invoke(app, ["cache", command, "pools", "--json"])
+        return int(json.loads(result.stdout)["files"])
 
-    assert told("show") == 0
+    assert files_by("show") == 0
     path = pool_path("print", "tiny")
     save_pool(path, tallied([[1, 2, 3]]), "tiny", 97)
     path.with_name("broken.pool.safetensors").write_bytes(b"x")
-    assert told("show") == told("clear") == 2
+    assert files_by("show") == 2
+    assert files_by("clear") == 2
     assert not path.exists()
 
 
 def test_answers_that_could_not_be_stored_are_stored_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, pool = tmp_path / "x.pool.safetensors", tallied([[1, 2, 3]])
+    path = tmp_path / "x.pool.safetensors"
+    pool = tallied([[1, 2, 3]])
 
-    def full(*_: object) -> None:
+    def no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ngtcli.system.arrays.write_all", full)
+        patch.setattr("ngtcli.system.arrays.write_all", no_space)
         with pytest.raises(OSError, match="No space"):
             save_pool(path, pool, "tiny", 97)
     pool.add([4, 5], [])
@@ -203,18 +225,19 @@ def test_answers_that_could_not_be_stored_are_stored_the_next_time(
     assert contents(path) == [[1, 2, 3], [4, 5]]
 
 
-def test_clear_takes_links_to_nowhere_along_and_leaves_folders(own_home: Path) -> None:
+def test_clear_removes_broken_links_and_leaves_folders(own_home: Path) -> None:
     path = pool_path("print", "model")
     path.parent.mkdir(parents=True)
     path.symlink_to("/nowhere/x")
     folder = pool_path("print", "other")
     folder.mkdir()
-    done = CliRunner().invoke(app, ["cache", "clear", "pools", "--json"])
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["files"] == 1
+    result = CliRunner().invoke(app, ["cache", "clear", "pools", "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["files"] == 1
     assert not path.is_symlink()
     assert folder.is_dir()
 
 
-def test_a_single_token_is_not_kept_for_nothing_follows_it() -> None:
+def test_an_answer_of_a_single_token_is_not_kept() -> None:
+    """Nothing follows the token, so it could never draft anything."""
     assert Pool(100, True).add([5], [1, 2]) == []
