@@ -53,18 +53,21 @@ class DrafterBatch:
         self.settings = settings or DraftSettings()
         self.shared = Shared(self.settings, Options(), texts)
 
-    def begin(self, prompt: Sequence[int], said: Sequence[int] = (), **context: Any) -> DrafterRun:
-        """A sequence that begins, or continues after what it has said."""
-        known = Context(prompt, **{"vocabulary": 5000, **context})
-        own = self.shared.settings_for(self.settings, known.private)
-        followed = DrafterRun(Auto(own, shared=self.shared), known)
-        if said:
-            followed.emit(said)
-        return followed
+    def begin(
+        self, prompt: Sequence[int], emitted: Sequence[int] = (), **context: Any
+    ) -> DrafterRun:
+        """Begin a sequence, which may already have emitted some tokens."""
+        full_context = Context(prompt, **{"vocabulary": 5000, **context})
+        settings = self.shared.settings_for(self.settings, full_context.private)
+        run = DrafterRun(Auto(settings, shared=self.shared), full_context)
+        if emitted:
+            run.emit(emitted)
+        return run
 
     def propose(self, sequences: Sequence[DrafterRun], nodes: Sequence[int]) -> list[DraftTree]:
-        """A draft for each, of at most so many nodes."""
-        drafters = [one.drafter for one in sequences]
-        logs = [one.log for one in sequences]
-        drafts = propose_together(drafters, logs, [Room(each) for each in nodes])
+        """Return a draft for each sequence, of at most its number of nodes."""
+        drafters = [run.drafter for run in sequences]
+        logs = [run.log for run in sequences]
+        rooms = [Room(limit) for limit in nodes]
+        drafts = propose_together(drafters, logs, rooms)
         return [draft.tree for draft in drafts]
