@@ -342,7 +342,7 @@ def _hints_for_flags(context: typer.Context, settings: Sequence[str]) -> Iterato
             raise
         hint = removed_flag(context.command_path.removeprefix("ngt "), flag)
         hint = hint or _hint_of_set(flag, settings)
-        hint = hint or _OTHER_FLAGS.get((context.info_name, flag), "")
+        hint = hint or _OTHER_FLAGS.get((context.info_name or "", flag), "")
         if not hint:
             raise
         raise UsageError(f"unknown option {flag}", hint=hint) from None
