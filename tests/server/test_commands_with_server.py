@@ -32,6 +32,15 @@ SOME_FAILED = 7  # the exit code
 PLAIN = ("--method", "none")  # so that no answer depends on earlier ones
 
 
+def can_connect(place: Place) -> bool:
+    """Whether a server listens; the socket exists a little earlier."""
+    connection = place.connect()
+    if connection is None:
+        return False
+    connection.close()
+    return True
+
+
 def next_line(process: Warm) -> bytes:
     """The next line that a process writes to stderr; b"" after it has ended."""
     assert process.stderr is not None
@@ -413,7 +422,7 @@ def test_keep_warm_starts_a_process_whatever_the_variables_name(
     assert ngt(*ASK, "--keep-warm", "20s").returncode == 0
     (process,) = started
     place = Place.of(Settings())
-    wait_until(lambda: place.path.exists() or process.poll() is not None)
+    wait_until(lambda: can_connect(place) or process.poll() is not None)
     assert process.poll() is None, place.log.read_text()
     about = client.request(place, "GET /about")
     assert about is not None
@@ -517,7 +526,7 @@ def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_p
     done = ngt(*ASK, "--keep-warm", "1s")
     assert done.returncode == 0
     place = Place.of(Settings())
-    wait_until(place.path.exists)
+    wait_until(lambda: can_connect(place))
     again = ngt(*ASK, "--keep-warm", "1s")  # waits until it has loaded the model
     assert again.stdout == done.stdout
     assert len(started) == 1

@@ -265,7 +265,7 @@ def test_an_answer_is_cancelled_when_the_client_closes_the_connection(start: Sta
 
 def test_a_question_waits_while_the_model_is_loaded(start: Start, tmp_path: Path) -> None:
     start(loading=str(tmp_path / "go"), ready=False)
-    wait_until(Place.of(Settings()).path.exists)
+    wait_until(lambda: Remote.of(Settings()) is not None)
 
     events = ask("a")
     first = next(events)
@@ -434,7 +434,7 @@ def test_a_question_that_is_cancelled_while_the_model_is_loaded_is_not_answered(
             (tmp_path / "go").touch()
 
     start(loading=str(tmp_path / "go"), ready=False)
-    wait_until(Place.of(Settings()).path.exists)
+    wait_until(lambda: Remote.of(Settings()) is not None)
     monkeypatch.setattr(client, "Reply", SignallingReply)
     events = ask("abc")
     next(events)
