@@ -80,7 +80,7 @@ def test_a_dry_run_of_extract_prints_the_first_prompt_and_its_schema(
     assert "The fee was 12." in prompt
     assert "amount" in prompt
     assert set(json.loads(schema)["properties"]) == {"amount"}
-    assert (b"obey" in done.stderr) == (not quiet)
+    assert (b"JSON Schema:" in done.stderr) == (not quiet)
 
 
 def test_a_dry_run_that_does_not_fit_fails_as_the_run_would(tmp_path: Path, capsys: Any) -> None:
