@@ -181,12 +181,15 @@ def _offer(
             break
         at = min(listed, capacity - 1)
         while at > parent and growth.probabilities[at - 1] < probability:
-            growth.tokens[at], growth.parents[at] = growth.tokens[at - 1], growth.parents[at - 1]
+            growth.tokens[at] = growth.tokens[at - 1]
+            growth.parents[at] = growth.parents[at - 1]
             growth.probabilities[at] = growth.probabilities[at - 1]
             growth.credited[at] = growth.credited[at - 1]
             at -= 1
-        growth.tokens[at], growth.parents[at] = candidates.tokens[best], parent - 1
-        growth.probabilities[at], growth.credited[at] = probability, candidates.credited[best]
+        growth.tokens[at] = candidates.tokens[best]
+        growth.parents[at] = parent - 1
+        growth.probabilities[at] = probability
+        growth.credited[at] = candidates.credited[best]
         listed = min(listed + 1, capacity)
     return listed
 
@@ -281,12 +284,14 @@ def _depth_first(parents: Any) -> Any:
     following = np.empty(n, np.int32)
     for i in range(n + 1):
         first[i] = -1
-    for i in range(n - 1, -1, -1):  # lists of children, built from behind
+    for i in range(n - 1, -1, -1):  # lists of children, built from the end
         following[i] = first[parents[i] + 1]
         first[parents[i] + 1] = i
     order = np.empty(n, np.int32)
     stack = np.empty(n + 2, np.int32)
-    stack[0], high, used = first[0], 1, 0
+    stack[0] = first[0]
+    high = 1
+    used = 0
     while high:
         high -= 1
         node = stack[high]
@@ -294,6 +299,7 @@ def _depth_first(parents: Any) -> Any:
             continue
         order[used] = node
         used += 1
-        stack[high], stack[high + 1] = following[node], first[node + 1]
+        stack[high] = following[node]
+        stack[high + 1] = first[node + 1]
         high += 2
     return order
