@@ -312,14 +312,20 @@ def heads_for(method: str, model: TargetModel, folder: Path, prompt: list[int]) 
     return RecordingHeads(load_fitted_head(folder, kind, model, prompt).guessers)
 
 
-@pytest.mark.parametrize("method", ["eagle3", "dflash", "hydra", "medusa"])
-def test_drafts_behind_a_cached_prefix_are_those_without_a_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    """The prefix is in the KV cache, in memory, on disk, or cached without hidden states."""
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of CHUNK tokens, in which prompts are prefilled and prefixes cached."""
     for module in (kv_cache, prefixes):
         monkeypatch.setattr(module, "CHUNK", CHUNK)
     monkeypatch.setattr(memory_limits, "PREFILL_CHUNK", CHUNK)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("method", ["eagle3", "dflash", "hydra", "medusa"])
+def test_drafts_after_a_cached_prefix_are_those_without_a_cache(
+    tmp_path: Path, method: str
+) -> None:
+    """The prefix is in the KV cache, in memory, on disk, or cached without hidden states."""
     model = make_target("llama", seed=3)
     common = random.Random(0).choices(range(10, 90), k=2 * CHUNK)
     questions = [
@@ -349,13 +355,11 @@ def test_drafts_behind_a_cached_prefix_are_those_without_a_cache(
         assert reused == [first, 2 * CHUNK, CHUNK - recomputed, 2 * CHUNK - recomputed]
 
 
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("method", ["eagle3", "dflash", "hydra", "medusa"])
 def test_a_prefix_cached_without_hidden_states_is_read_again_by_heads_that_need_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    tmp_path: Path, method: str
 ) -> None:
-    for module in (kv_cache, prefixes):
-        monkeypatch.setattr(module, "CHUNK", CHUNK)
-    monkeypatch.setattr(memory_limits, "PREFILL_CHUNK", CHUNK)
     model = make_target("llama", seed=3)
     prompt = [*random.Random(0).choices(range(10, 90), k=2 * CHUNK), 7, 9, 11]
     heads = heads_for(method, model, tmp_path / "head", prompt)
