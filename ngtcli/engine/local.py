@@ -45,7 +45,7 @@ from ngtcli.system.reporting import reporting_to
 _SLOWER = "until then answers are the same, only slower."
 # Remarks while a stand-in drafts; none are needed while another command compiles the code.
 _NOTICES = {
-    Begun.FOR_ALL: f"First run: part of ngt is being compiled in the background, for about"
+    Begun.FOR_ALL: f"Part of ngt is being compiled in the background, once, for about"
     f" {compiled.COMPILING_S} s; {_SLOWER}",
     Begun.FOR_THIS_RUN: f"Part of ngt is being compiled for this run, for about"
     f" {compiled.COMPILING_S} s, because the result cannot be stored; {_SLOWER}",

@@ -84,7 +84,7 @@ def test_the_first_answer_is_drafted_by_prompt_lookup_and_has_the_same_tokens(
     empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ngt(*ASK)
-    assert first.stderr.count(b"First run: part of ngt is being compiled in the background") == 1
+    assert first.stderr.count(b"Part of ngt is being compiled in the background") == 1
     pid = compiling_process(empty_store)
     assert pid is not None  # it outlives the run
     answer = json.loads(first.stdout)
@@ -319,4 +319,4 @@ def test_sequences_that_begin_after_compilation_are_drafted_for_by_the_method(
     messages = [event for event in events if isinstance(event, Message)]
     remarks = [message.text for message in messages if message.kind == "remark"]
     assert len(remarks) == 1
-    assert "First run: part of ngt is being compiled in the background" in remarks[0]
+    assert "Part of ngt is being compiled in the background" in remarks[0]

@@ -382,7 +382,7 @@ compiling.begun = lambda: compiling.Begun.FOR_ALL
 main()
 """
     with Warm("serve", "--no-http", code=code, NGT_HOME=str(tmp_path)) as server:
-        assert next_line(server).startswith(b"First run: part of ngt is being compiled")
+        assert next_line(server).startswith(b"Part of ngt is being compiled")
         assert b"is ready" in next_line(server)
         server.terminate()
 

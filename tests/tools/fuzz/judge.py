@@ -29,7 +29,7 @@ _MAX_ERROR_LINES = 4
 # Lines of stderr that are not counted, because many answers have them.
 _UNCOUNTED = (
     "The built-in model is a demonstration",
-    "First run: part of ngt is being compiled",
+    "Part of ngt is being compiled",
     "it reached --max-tokens",
 )
 _NOT_FOUND = "ngt: the documents do not have the answer"  # `ask` then ends with exit code 1.
